@@ -1,0 +1,168 @@
+// The one file that knows Python. Tensors arrive as addresses: brctc/kernels/cpu.py has checked
+// them and keeps them alive, and an address costs nothing where DLPack costs microseconds each.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <new>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "parallel.h"
+
+namespace nb = nanobind;
+using namespace brctc;
+
+namespace {
+
+using Address = uintptr_t;
+
+// A Batch together with the offsets it points to.
+class Input {
+ public:
+  Batch batch{};
+  int is_double;
+  int threads;
+
+  Input(Address scores, int is_double_, int64_t T, int64_t N, int64_t C, int64_t stride_t,
+        int64_t stride_n, Address labels, int64_t label_stride, Address input_lengths,
+        Address target_lengths, int64_t blank, bool from_logits, int threads_)
+      : is_double(is_double_), threads(threads_), offsets_(static_cast<size_t>(N)) {
+    batch.scores = reinterpret_cast<const void*>(scores);
+    batch.stride_t = stride_t, batch.stride_n = stride_n;
+    batch.T = T, batch.N = N, batch.C = C;
+    batch.labels = reinterpret_cast<const int64_t*>(labels);
+    batch.input_lengths = reinterpret_cast<const int64_t*>(input_lengths);
+    batch.target_lengths = reinterpret_cast<const int64_t*>(target_lengths);
+    batch.blank = blank, batch.from_logits = from_logits;
+    // label_stride < 0: concatenated targets
+    int64_t next = 0;
+    for (int64_t n = 0; n < N; ++n) {
+      offsets_[static_cast<size_t>(n)] = next;
+      next += label_stride < 0 ? batch.target_lengths[n] : label_stride;
+    }
+    batch.label_offset = offsets_.data();
+  }
+  Input(const Input&) = delete;
+
+  // Runs `work(n, bad, team)` for all utterances and reports the first that failed.
+  template <class Work>
+  void run(Work work) const {
+    int64_t cells = 0;
+    for (int64_t n = 0; n < batch.N; ++n)
+      cells += batch.input_lengths[n] *
+               (batch.target_lengths[n] + 1 + (batch.from_logits ? batch.C : 0));
+    std::vector<int64_t> bad(static_cast<size_t>(batch.N), all_read);
+    {
+      nb::gil_scoped_release free;
+      for_each_utterance(batch.N, useful_threads(cells, threads),
+                         [&](int64_t n, const Team& team) { work(n, bad.data(), team); });
+    }
+    for (int64_t n = 0; n < batch.N; ++n) {
+      const int64_t frame = bad[static_cast<size_t>(n)];
+      if (frame == all_read) continue;
+      if (frame == no_memory) throw std::bad_alloc();
+      const std::string what = batch.from_logits ? "logits hold NaN or +inf, or only -inf,"
+                                                 : "log_probs hold NaN or +inf";
+      throw nb::value_error((what + " at frame " + std::to_string(frame) + " of utterance " +
+                             std::to_string(n)).c_str());
+    }
+  }
+
+ private:
+  std::vector<int64_t> offsets_;
+};
+
+Forward forward_of(Address loss, Address occupancy, Address row_max, Address row_scale) {
+  return {reinterpret_cast<double*>(loss), reinterpret_cast<void*>(occupancy),
+          reinterpret_cast<void*>(row_max), reinterpret_cast<void*>(row_scale)};
+}
+
+void loss(const Input& in, int risk, double risk_factor, Address loss, Address occupancy,
+          Address row_max, Address row_scale) {
+  const Forward out = forward_of(loss, occupancy, row_max, row_scale);
+  in.run([&](int64_t n, BadFrame bad, const Team& team) {
+    kernels().loss[in.is_double](in.batch, n, static_cast<Risk>(risk), risk_factor, out, bad, team);
+  });
+}
+
+void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
+            Address log_likelihood) {
+  const Groups out{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(log_share),
+                   reinterpret_cast<double*>(log_likelihood)};
+  in.run([&](int64_t n, BadFrame bad, const Team& team) {
+    kernels().groups[in.is_double](in.batch, n, out, bad, team);
+  });
+}
+
+void groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
+                     Address grad_likelihood, Address occupancy, Address row_max,
+                     Address row_scale) {
+  const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
+                    reinterpret_cast<double*>(grad_likelihood)};
+  const Forward out = forward_of(0, occupancy, row_max, row_scale);
+  in.run([&](int64_t n, BadFrame bad, const Team& team) {
+    kernels().groups_backward[in.is_double](in.batch, n, grad, out, bad, team);
+  });
+}
+
+void best_path(const Input& in, Address path, Address start, Address end, int64_t U_max,
+               Address score) {
+  const Alignment out{reinterpret_cast<int64_t*>(path), reinterpret_cast<int64_t*>(start),
+                      reinterpret_cast<int64_t*>(end), reinterpret_cast<double*>(score), U_max};
+  in.run([&](int64_t n, BadFrame bad, const Team& team) {
+    kernels().best_path[in.is_double](in.batch, n, out, bad, team);
+  });
+}
+
+// The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
+nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occupancy,
+                                  Address row_max, Address row_scale) {
+  const Batch& b = in.batch;
+  const size_t width = in.is_double ? 8 : 4;
+  const bool batch_major = b.stride_n > b.stride_t;
+  auto* block = new Block(acquire(static_cast<size_t>(b.T * b.N * b.C) * width));
+  nb::capsule owner(block, [](void* p) noexcept {
+    release(*static_cast<Block*>(p));
+    delete static_cast<Block*>(p);
+  });
+  if (!block->data) throw std::bad_alloc();
+  const Forward saved = forward_of(0, occupancy, row_max, row_scale);
+  const auto* weight = reinterpret_cast<const double*>(weights);
+  {
+    nb::gil_scoped_release free;
+    const int64_t rows = b.T * b.N;
+    for_each_range(rows, useful_threads(rows * b.C, in.threads), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        const int64_t n = batch_major ? row / b.T : row % b.N;
+        const int64_t t = batch_major ? row % b.T : row / b.N;
+        char* out = block->data + static_cast<size_t>(row * b.C) * width;
+        kernels().gradient_row[in.is_double](b, n, t, weight[n], saved, out);
+      }
+    });
+  }
+  const size_t T = static_cast<size_t>(b.T), N = static_cast<size_t>(b.N);
+  const auto type = in.is_double ? nb::dtype<double>() : nb::dtype<float>();
+  return nb::ndarray<nb::pytorch>(block->data,
+                                  {batch_major ? N : T, batch_major ? T : N, static_cast<size_t>(b.C)},
+                                  owner, {}, type);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::class_<Input>(m, "Input")
+      .def(nb::init<Address, int, int64_t, int64_t, int64_t, int64_t, int64_t, Address, int64_t,
+                    Address, Address, int64_t, bool, int>());
+  m.def("loss", &loss);
+  m.def("groups", &groups);
+  m.def("groups_backward", &groups_backward);
+  m.def("best_path", &best_path);
+  m.def("gradient", &gradient);
+  m.def("instruction_set", [] { return std::string(instruction_set()); });
+  m.def("poison_memory", &poison, "Fill every handed-out block with NaN (for tests).");
+}

@@ -1,0 +1,162 @@
+// From scores to the emission probabilities of an utterance's own labels, and back to a dense
+// gradient: the only code that sees the vocabulary axis.
+#pragma once
+#include "lattice.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+// Anything below counts as probability zero: exponents of a whole utterance stay exact.
+constexpr double smallest_log = -1e13;
+
+// One utterance as the algorithms see it.
+template <class In>
+struct Utterance {
+  const In* scores;
+  ptrdiff_t stride_t;
+  int64_t T, U, C;
+  const int64_t* labels;  // labels[u - 1] is label u
+  int64_t blank;
+  bool from_logits;
+  In *row_max, *row_scale;  // with from_logits
+  Utterance(const Batch& b, int64_t n, const Forward* keep)
+      : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
+        stride_t(b.stride_t),
+        T(b.input_lengths[n]),
+        U(b.target_lengths[n]),
+        C(b.C),
+        labels(b.labels + b.label_offset[n]),
+        blank(b.blank),
+        from_logits(b.from_logits),
+        row_max(keep && keep->row_max ? static_cast<In*>(keep->row_max) + n * b.T : nullptr),
+        row_scale(keep && keep->row_max ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr) {}
+};
+
+template <class In>
+static In row_maximum(const In* __restrict x, int64_t C) {
+  In best = x[0];
+#pragma omp simd reduction(max : best)
+  for (int64_t c = 0; c < C; ++c) best = x[c] > best ? x[c] : best;
+  return best;
+}
+
+template <class In>
+static In row_sum_exp(const In* __restrict x, In max, int64_t C) {
+  In sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t c = 0; c < C; ++c) sum += exp_nonpositive(x[c] - max);
+  return sum;
+}
+
+// Emissions of all frames as (m, e) rows of K values: index 0 the blank, u label u.
+template <class Real>
+struct Emissions {
+  using Int = IntOf<Real>;
+  int64_t U, K;
+  Real* m;
+  Int* e;
+  double* gathered[2];      // one row of scores per rank
+  double* log_normaliser;   // per frame: what from_logits subtracts from every path
+  double* largest;          // per frame: the largest exponent, to keep sums in range
+
+  void take(Arena& arena, int64_t T, int64_t labels) {
+    U = labels, K = padded(U);
+    m = arena.take<Real>(T * K);
+    e = arena.take<Int>(T * K);
+    for (auto& row : gathered) row = arena.take<double>(K);
+    log_normaliser = arena.take<double>(T);
+    largest = arena.take<double>(T);
+  }
+
+  // Fills the rows that are this rank's. Returns the first unreadable frame, or -1.
+  template <class In>
+  int64_t fill(const Utterance<In>& utt, const Team& team) {
+    int64_t bad = -1;
+    const int64_t half = (utt.T + team.size - 1) / team.size;
+    const int64_t first = team.rank * half, last = first + half < utt.T ? first + half : utt.T;
+    for (int64_t t = first; t < last; ++t)
+      if (!fill_row(utt, t, gathered[team.rank]) && bad < 0) bad = t;
+    return bad;
+  }
+
+  template <class In>
+  bool fill_row(const Utterance<In>& utt, int64_t t, double* __restrict x) {
+    const In* row = utt.scores + t * utt.stride_t;
+    double shift = 0;
+    log_normaliser[t] = 0;
+    if (utt.from_logits) {
+      const In max = row_maximum(row, utt.C), sum = row_sum_exp(row, max, utt.C);
+      if (!(sum >= 1 && sum < 1e30f)) return false;  // NaN, +inf, or nothing but -inf
+      if (utt.row_max) utt.row_max[t] = max, utt.row_scale[t] = 1 / sum;
+      shift = max;
+      log_normaliser[t] = __builtin_log(static_cast<double>(sum));
+    } else {
+      prefetch(utt, t + 2);
+    }
+    x[0] = row[utt.blank];
+    for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
+    Real* __restrict row_m = m + t * K;
+    Int* __restrict row_e = e + t * K;
+    double top = 0;
+    int unreadable = 0;
+    constexpr double infinity = __builtin_inf();
+    constexpr Int zero = Format<Real>::zero;
+#pragma omp simd reduction(max : top) reduction(| : unreadable)
+    for (int64_t u = 0; u <= U; ++u) {
+      unreadable |= !(x[u] < infinity);
+      const double d = x[u] - shift;
+      const bool possible = d > smallest_log;
+      const double size = possible ? (d < 0 ? -d : d) : 0.0;
+      top = size > top ? size : top;
+      Real mm;
+      Int ee;
+      split_exp<Real>(possible ? d : 0.0, mm, ee);
+      row_m[u] = mm;
+      row_e[u] = possible ? ee : zero;
+    }
+    for (int64_t u = U + 1; u < K; ++u) row_m[u] = 1, row_e[u] = zero;
+    largest[t] = top;
+    return !unreadable;
+  }
+
+  // Rows of a large vocabulary are cold: ask for the labels' cache lines ahead of time.
+  template <class In>
+  static void prefetch(const Utterance<In>& utt, int64_t t) {
+    if (t >= utt.T) return;
+    const In* row = utt.scores + t * utt.stride_t;
+    for (int64_t u = 0; u < utt.U; ++u) __builtin_prefetch(row + utt.labels[u]);
+  }
+
+  // Whether this format's exponents hold every path of the utterance.
+  bool in_range(int64_t T, double extra) const {
+    double sum = extra;
+    for (int64_t t = 0; t < T; ++t) sum += largest[t] + 2;
+    return sum * 1.4427 < static_cast<double>(Format<Real>::budget);
+  }
+};
+
+// weight * (softmax - occupancy) for logits, -weight * occupancy for log_probs.
+template <class In>
+void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const Forward& saved,
+                  void* out) {
+  In* __restrict grad = static_cast<In*>(out);
+  const int64_t C = batch.C, U = batch.target_lengths[n];
+  const In w = static_cast<In>(weight);
+  const bool used = t < batch.input_lengths[n] && weight != 0;
+  if (used && batch.from_logits) {
+    const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
+    const In max = static_cast<const In*>(saved.row_max)[n * batch.T + t];
+    const In scale = w * static_cast<const In*>(saved.row_scale)[n * batch.T + t];
+    for (int64_t c = 0; c < C; ++c) grad[c] = exp_nonpositive(x[c] - max) * scale;
+  } else {
+    __builtin_memset(grad, 0, static_cast<size_t>(C) * sizeof(In));
+  }
+  if (!used) return;
+  const In* occupancy = static_cast<const In*>(saved.occupancy) + block_offset(batch, n) + t * (U + 1);
+  const int64_t* labels = batch.labels + batch.label_offset[n];
+  grad[batch.blank] -= w * occupancy[0];
+  for (int64_t u = 0; u < U; ++u) grad[labels[u]] -= w * occupancy[u + 1];
+}
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc

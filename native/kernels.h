@@ -1,0 +1,96 @@
+// What the algorithms are given and what they offer. Plain C++: no Python, no torch.
+//
+// Axes: T frames, N utterances, C classes, U labels. Everything an utterance needs is reached
+// from a Batch; lengths and labels have been validated before a Batch is made.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace brctc {
+
+// The path weighting that a closed form exists for.
+enum class Risk { none, early_finish, early_emission };
+
+enum class Event { end, start };
+
+struct Batch {
+  const void* scores;           // log_probs or logits, (T, N, C), innermost stride 1
+  ptrdiff_t stride_t, stride_n; // in elements
+  int64_t T, N, C;
+  const int64_t* labels;        // all targets; utterance n starts at label_offset[n]
+  const int64_t* label_offset;
+  const int64_t* input_lengths;
+  const int64_t* target_lengths;
+  int64_t blank;
+  bool from_logits;
+};
+
+// Where utterance n's (T, U_n + 1) block starts in a flat buffer of T * (labels + N) values.
+inline int64_t block_offset(const Batch& batch, int64_t n) {
+  return batch.T * (batch.label_offset[n] + n);
+}
+
+// What the forward pass leaves. Column 0 of an occupancy row is the blank, column u is label u.
+struct Forward {
+  double* loss;        // (N)
+  void* occupancy;     // flat blocks; -d loss / d log y, or null if no gradient is wanted
+  void* row_max;       // (N, T), with from_logits only: softmax = exp(x - max) * scale
+  void* row_scale;     // (N, T)
+};
+
+// Group posteriors, or in the backward pass the gradients that belong to them.
+struct Groups {
+  Event event;
+  int64_t U_max;
+  void* log_share;         // (N, T, U_max): log P_u(tau) - log P(l|x)
+  double* log_likelihood;  // (N): log P(l|x)
+};
+
+// Per utterance the first frame whose scores cannot be read, or one of these.
+using BadFrame = int64_t*;
+constexpr int64_t all_read = -1, no_memory = -2;
+
+// A block of memory that grows on demand (memory.cpp). `data` is null if there is no memory.
+struct Scratch {
+  char* data = nullptr;
+  size_t size = 0;
+};
+char* reserve(Scratch&, size_t bytes);
+
+// Threads that work on one utterance together. Every rank runs the same code.
+struct Team {
+  int rank = 0, size = 1;
+  void (*wait)(void*) = nullptr;
+  void* barrier = nullptr;
+  Scratch* scratch = nullptr;
+  bool mine(int task) const { return task % size == rank; }
+  void sync() const {
+    if (size > 1) wait(barrier);
+  }
+};
+
+struct Alignment {
+  int64_t* path;   // (N, T): the class of every frame
+  int64_t *start, *end;  // (N, U_max): frames of token u are start .. end - 1
+  double* score;   // (N)
+  int64_t U_max;
+};
+
+// One instruction set's build of every algorithm, for float [0] and double [1] scores.
+struct Kernels {
+  void (*loss[2])(const Batch&, int64_t n, Risk, double risk_factor, const Forward&, BadFrame,
+                  const Team&);
+  void (*groups[2])(const Batch&, int64_t n, const Groups&, BadFrame, const Team&);
+  // d loss / d log_share and d loss / d log_likelihood become an occupancy
+  void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Forward&, BadFrame,
+                             const Team&);
+  // one frame of the gradient: weight * (softmax - occupancy), or -weight * occupancy
+  void (*gradient_row[2])(const Batch&, int64_t n, int64_t t, double weight, const Forward&,
+                          void* grad_row);
+  void (*best_path[2])(const Batch&, int64_t n, const Alignment&, BadFrame, const Team&);
+};
+
+const Kernels& kernels();           // the best build that this processor runs
+const char* instruction_set();      // its name
+
+}  // namespace brctc

@@ -1,0 +1,182 @@
+// One direction of the CTC lattice: run a chain of states over frames, remember how each state's
+// mass divides over its predecessors, and later move occupancies back along these shares.
+//
+// Blank and label states are kept apart: blank u stands after label u (blank 0 before the first),
+// so every recursion couples index u with u and u-1 only. The other direction is the same chain
+// over the reversed utterance: frames backwards, label u as U+1-u, blank u as U-u.
+#pragma once
+#include "simd.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+constexpr int64_t lanes = 8;  // arrays are padded by this much on both sides
+
+static inline int64_t padded(int64_t U) { return (U + 1 + lanes - 1) / lanes * lanes; }
+
+// Hands out pieces of one block of scratch memory. With no block it only measures.
+struct Arena {
+  char* base;
+  size_t used = 0;
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
+    used += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return piece;
+  }
+};
+
+// A row of probabilities for states 0..U, with room for index -1 and for a vector's tail.
+template <class Real>
+struct Row {
+  Real* m;
+  IntOf<Real>* e;
+  void take(Arena& arena, int64_t K) {
+    m = arena.take<Real>(K + 2 * lanes);
+    e = arena.take<IntOf<Real>>(K + 2 * lanes);
+    if (m) m += lanes, e += lanes;
+  }
+  void clear(int64_t K) {
+    for (int64_t u = -lanes; u < K + lanes; ++u) m[u] = 1, e[u] = Format<Real>::zero;
+  }
+};
+
+template <class Real>
+struct Chain {
+  using Int = IntOf<Real>;
+  int64_t U, K, stride;          // K covers states 0..U; rows of shares are `stride` apart
+  bool keep_shares;
+  const Int* skip;               // 0 where label u may follow label u-1 directly, else a wall
+  int64_t boosted = -1;          // the blank whose emission is multiplied by boost
+  Real boost_m = 1;
+  Int boost_e = 0;
+  Row<Real> blank[2], label[2];  // the state now and before
+  Row<Real> entering;            // mass that enters label u at this frame, before its emission
+  Real *label_stay, *label_skip, *blank_stay;  // per frame: share that stayed; of the rest, skipped
+  Real* unit_m;                  // an emission row of ones
+  Int* unit_e;
+  int now = 0;
+
+  void take(Arena& arena, int64_t labels, int64_t frames, bool gradient) {
+    U = labels, K = padded(U), stride = K + lanes, keep_shares = gradient;
+    for (int i = 0; i < 2; ++i) blank[i].take(arena, K), label[i].take(arena, K);
+    entering.take(arena, K);
+    unit_m = arena.take<Real>(K);
+    unit_e = arena.take<Int>(K);
+    const int64_t kept = keep_shares ? frames * stride : 0;
+    label_stay = arena.take<Real>(kept);
+    label_skip = arena.take<Real>(kept);
+    blank_stay = arena.take<Real>(kept);
+  }
+
+  // Before the first frame all mass stands at blank 0.
+  void begin() {
+    for (int i = 0; i < 2; ++i) blank[i].clear(K), label[i].clear(K);
+    entering.clear(K);
+    for (int64_t u = 0; u < K; ++u) unit_m[u] = 1, unit_e[u] = 0;
+    now = 0;
+    blank[0].e[0] = 0;
+  }
+
+  const Row<Real>& blanks() const { return blank[now]; }
+  const Row<Real>& labels() const { return label[now]; }
+
+  // One frame with emissions y (index 0 the blank, u label u); `row` is where its shares go.
+  void step(const Real* y_m, const Int* y_e, int64_t row) {
+    if (keep_shares)
+      advance<true>(y_m, y_e, row);
+    else
+      advance<false>(y_m, y_e, 0);
+    if (boosted < 0) return;
+    Real m = blank[now].m[boosted] * boost_m;
+    Int e = blank[now].e[boosted] + boost_e;
+    normalise(m, e);
+    blank[now].m[boosted] = m;
+    blank[now].e[boosted] = larger(e, Format<Real>::zero);
+  }
+
+  // A step without emissions: afterwards each state holds what it receives from the far side.
+  void step_unit(int64_t row) {
+    const int64_t kept = boosted;
+    boosted = -1;
+    step(unit_m, unit_e, row);
+    boosted = kept;
+  }
+
+  template <bool shares>
+  void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
+    const Real* __restrict bm = blank[now].m;
+    const Int* __restrict be = blank[now].e;
+    const Real* __restrict lm = label[now].m;
+    const Int* __restrict le = label[now].e;
+    now ^= 1;
+    Real* __restrict new_bm = blank[now].m;
+    Int* __restrict new_be = blank[now].e;
+    Real* __restrict new_lm = label[now].m;
+    Int* __restrict new_le = label[now].e;
+    Real* __restrict in_m = entering.m;
+    Int* __restrict in_e = entering.e;
+    Real* __restrict stay = label_stay + row * stride;
+    Real* __restrict skipped = label_skip + row * stride;
+    Real* __restrict stay_b = blank_stay + row * stride;
+    const Int* __restrict wall = skip;
+    const Real yb_m = y_m[0];
+    const Int yb_e = y_e[0];
+    constexpr Int zero = Format<Real>::zero;
+    const int64_t count = K;
+
+    for (int64_t u = 0; u < count; ++u) {
+      // into label u: from the blank before it, or from the label before it
+      const Int e_blank = be[u - 1], e_skip = le[u - 1] + wall[u];
+      const Int e_in = larger(e_blank, e_skip);
+      const Real by_skip = lm[u - 1] * pow2<Real>(e_skip - e_in);
+      const Real in = bm[u - 1] * pow2<Real>(e_blank - e_in) + by_skip;
+      // label u: what stayed and what came in
+      const Int e_label = larger(le[u], e_in);
+      const Real stayed = lm[u] * pow2<Real>(le[u] - e_label);
+      const Real sum = stayed + in * pow2<Real>(e_in - e_label);
+      if constexpr (shares) stay[u] = stayed / sum, skipped[u] = by_skip / in;
+      in_m[u] = in;
+      in_e[u] = e_in;
+      Real m = sum * y_m[u];
+      Int e = e_label + y_e[u];
+      normalise(m, e);
+      new_lm[u] = m;
+      new_le[u] = larger(e, zero);
+      // blank u: what stayed and what came from label u
+      const Int e_b = larger(be[u], le[u]);
+      const Real stayed_b = bm[u] * pow2<Real>(be[u] - e_b);
+      const Real sum_b = stayed_b + lm[u] * pow2<Real>(le[u] - e_b);
+      if constexpr (shares) stay_b[u] = stayed_b / sum_b;
+      Real m_b = sum_b * yb_m;
+      Int e_blank_new = e_b + yb_e;
+      normalise(m_b, e_blank_new);
+      new_bm[u] = m_b;
+      new_be[u] = larger(e_blank_new, zero);
+    }
+    if constexpr (shares) stay[count] = skipped[count] = 0;  // retreat() reads index u + 1
+  }
+
+  // Moves occupancies one frame back along the shares of `row`. `injected` is mass that enters
+  // label u at this frame but does not stay there: it goes to the states before it only.
+  void retreat(const Real* __restrict g_blank, const Real* __restrict g_label,
+               const Real* __restrict injected, int64_t row, Real* __restrict out_blank,
+               Real* __restrict out_label) const {
+    const Real* __restrict stay = label_stay + row * stride;
+    const Real* __restrict skipped = label_skip + row * stride;
+    const Real* __restrict stay_b = blank_stay + row * stride;
+    const int64_t count = K;
+    for (int64_t u = 0; u < count; ++u) {
+      const Real stayed = g_label[u] * stay[u];
+      const Real after = g_label[u + 1];
+      const Real in = after - after * stay[u + 1] + injected[u + 1];
+      const Real by_skip = in * skipped[u + 1];
+      const Real stayed_b = g_blank[u] * stay_b[u];
+      out_label[u] = stayed + (g_blank[u] - stayed_b) + by_skip;
+      out_blank[u] = stayed_b + (in - by_skip);
+    }
+  }
+};
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc

@@ -1,0 +1,20 @@
+// Threads for the length of one call. Nothing outlives it: no pool that a fork could break, no
+// spinning between calls. Starting a thread costs about 20 us, so small work stays on one.
+#pragma once
+#include <functional>
+
+#include "kernels.h"
+
+namespace brctc {
+
+// Calls work(n, team) for every n in [0, N). With fewer utterances than threads, two threads
+// work on one. Results do not depend on the number of threads.
+void for_each_utterance(int64_t N, int threads, const std::function<void(int64_t, const Team&)>& work);
+
+// Calls work(first, last) for parts of [0, count).
+void for_each_range(int64_t count, int threads, const std::function<void(int64_t, int64_t)>& work);
+
+// How many of the allowed threads this much work (in lattice cells or scores) deserves.
+int useful_threads(int64_t work, int allowed);
+
+}  // namespace brctc

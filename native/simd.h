@@ -1,0 +1,116 @@
+// Numbers as mantissa and exponent, value = m * 2^e, in loops that compilers vectorise.
+// A probability never underflows, and no transition needs exp or log.
+#pragma once
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+template <class Real>
+struct Format;
+
+template <>
+struct Format<float> {
+  using Int = int32_t;
+  static constexpr int mantissa_bits = 23;
+  static constexpr Int bias = 127, one = 0x3f800000, mantissa_mask = 0x007fffff;
+  // An exponent that stands for probability zero, and the most that the exponents of a whole
+  // utterance may add up to so that no sum reaches it or wraps.
+  static constexpr Int zero = -(Int{1} << 29), budget = Int{1} << 27;
+};
+
+template <>
+struct Format<double> {
+  using Int = int64_t;
+  static constexpr int mantissa_bits = 52;
+  static constexpr Int bias = 1023, one = 0x3ff0000000000000, mantissa_mask = 0x000fffffffffffff;
+  static constexpr Int zero = -(Int{1} << 61), budget = Int{1} << 59;
+};
+
+template <class Real>
+using IntOf = typename Format<Real>::Int;
+
+template <class T>
+static inline T larger(T a, T b) {
+  return a > b ? a : b;
+}
+
+// 2^d for d <= 0; zero where it would be subnormal.
+template <class Real>
+static inline Real pow2(IntOf<Real> d) {
+  using F = Format<Real>;
+  return __builtin_bit_cast(Real, (larger(d, static_cast<IntOf<Real>>(-F::bias)) + F::bias)
+                                      << F::mantissa_bits);
+}
+
+// Brings m back into [1, 2). m is a positive normal number.
+template <class Real>
+static inline void normalise(Real& m, IntOf<Real>& e) {
+  using F = Format<Real>;
+  const auto bits = __builtin_bit_cast(IntOf<Real>, m);
+  e += (bits >> F::mantissa_bits) - F::bias;
+  m = __builtin_bit_cast(Real, (bits & F::mantissa_mask) | F::one);
+}
+
+// exp on [-ln2/2, ln2/2]; relative errors 2.6e-9 and 4.3e-18 before rounding.
+static inline float exp_reduced(float r) {
+  float p = 0.0013941118895837f;
+  p = p * r + 0.0083751347746243f;
+  p = p * r + 0.0416663527711122f;
+  p = p * r + 0.1666641541404118f;
+  p = p * r + 0.5000000047146057f;
+  p = p * r + 1.0000000377388713f;
+  return p * r + 1.0f;
+}
+
+static inline double exp_reduced(double r) {
+  double p = 2.5110049204818660e-8;
+  p = p * r + 2.7632654722527792e-7;
+  p = p * r + 2.7557240887229869e-6;
+  p = p * r + 2.4801485441561313e-5;
+  p = p * r + 1.9841269890076403e-4;
+  p = p * r + 1.3888888952352863e-3;
+  p = p * r + 8.3333333333195896e-3;
+  p = p * r + 4.1666666666487953e-2;
+  p = p * r + 1.6666666666666681e-1;
+  p = p * r + 5.0000000000000184e-1;
+  p = p * r + 1.0;
+  return p * r + 1.0;
+}
+
+// exp(x) as m * 2^e with m in [0.70, 1.42]. The reduction is in double even for float results:
+// a log-probability of -10000 keeps all its digits.
+template <class Real>
+static inline void split_exp(double x, Real& m, IntOf<Real>& e) {
+  constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to integer
+  const double shifted = x * 1.4426950408889634 + round_magic;
+  const double n = shifted - round_magic;
+  const double r = (x - n * 0.6931467056274414) - n * 4.7493250390316726e-07;
+  m = exp_reduced(static_cast<Real>(r));
+  e = static_cast<IntOf<Real>>(__builtin_bit_cast(int64_t, shifted) -
+                               __builtin_bit_cast(int64_t, round_magic));
+}
+
+// exp(x) for x <= 0, zero where it would be subnormal; NaN stays NaN.
+static inline float exp_nonpositive(float x) {
+  constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23
+  const float y = x < -87.0f ? -87.0f : x;
+  const float shifted = y * 1.44269504f + round_magic;
+  const float n = shifted - round_magic;
+  const float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  const int32_t e = __builtin_bit_cast(int32_t, shifted) - __builtin_bit_cast(int32_t, round_magic);
+  const float scale = __builtin_bit_cast(float, (e + 127) << 23);
+  return x < -87.0f ? 0.0f : exp_reduced(r) * scale;
+}
+
+static inline double exp_nonpositive(double x) {
+  double m;
+  int64_t e;
+  split_exp(x < -708.0 ? -708.0 : x, m, e);
+  return x < -708.0 ? 0.0 : m * __builtin_bit_cast(double, (e + 1023) << 52);
+}
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc

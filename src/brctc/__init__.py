@@ -1,0 +1,23 @@
+"""brctc: CTC alignments under control."""
+
+from brctc.align import BestPath, Infeasible, best_path, check_feasible, path_groups
+from brctc.kernels import backends
+from brctc.loss import BayesRiskCTCLoss, bayes_risk_ctc_loss
+from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish, PathGroups
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BayesRisk",
+    "BayesRiskCTCLoss",
+    "BestPath",
+    "EarlyEmission",
+    "EarlyFinish",
+    "Infeasible",
+    "PathGroups",
+    "backends",
+    "bayes_risk_ctc_loss",
+    "best_path",
+    "check_feasible",
+    "path_groups",
+]

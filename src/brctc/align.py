@@ -1,0 +1,104 @@
+"""What a model's alignment is: group posteriors, the best path and its token times."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brctc.kernels import cpu
+from brctc.kernels.inputs import Lengths, check_values, pad_targets, prepare_inputs
+from brctc.loss import group_paths
+from brctc.risk import PathGroups
+
+
+def path_groups(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    event: str = "end",
+    blank: int = 0,
+    from_logits: bool = False,
+    backend: str | None = None,
+) -> PathGroups:
+    """The paths of each utterance, grouped by the frame where each token ends (or starts).
+
+    `.log_posterior` (N, U, T) is log P_u(tau): exact, and differentiable.
+    """
+    inputs, _ = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
+    return group_paths(inputs, event, backend)
+
+
+class BestPath(NamedTuple):
+    """The most probable path of each utterance. Frames count from 0; -1 stands for none."""
+
+    path: Tensor
+    """(N, T): the class of every frame."""
+    start: Tensor
+    """(N, U): the first frame of each token."""
+    end: Tensor
+    """(N, U): the frame behind each token's last: the paper's tau, which counts from 1."""
+    score: Tensor
+    """(N): the path's log probability; -inf if the utterance has no path."""
+
+
+def best_path(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    from_logits: bool = False,
+) -> BestPath:
+    """The paper's ali(l, x), by Viterbi search, with the frames of its tokens.
+
+    Runs on the CPU, wherever the tensors are; the results are on their device.
+    """
+    inputs, batched = prepare_inputs(
+        log_probs.detach(), targets, input_lengths, target_lengths, blank, from_logits
+    )
+    device = inputs.scores.device
+    inputs = pad_targets(inputs)._replace(scores=inputs.scores.cpu())
+    inputs = inputs._replace(
+        targets=inputs.targets.cpu(),
+        input_lengths=inputs.input_lengths.cpu(),
+        target_lengths=inputs.target_lengths.cpu(),
+    )
+    if cpu is None:
+        raise RuntimeError("best_path needs the native extension: see brctc.backends()")
+    found = (result.to(device) for result in cpu.best_path(inputs))
+    return BestPath(*(found if batched else (result.squeeze(0) for result in found)))
+
+
+class Infeasible(NamedTuple):
+    """An utterance that has fewer frames than its target needs."""
+
+    utterance: int
+    frames_needed: int
+    frames_given: int
+
+    def __str__(self) -> str:
+        return f"utterance {self.utterance} needs {self.frames_needed} frames and has {self.frames_given}"
+
+
+def check_feasible(
+    targets: Tensor, input_lengths: Lengths, target_lengths: Lengths
+) -> list[Infeasible]:
+    """Names every utterance that no path fits into; an empty list if all are well.
+
+    A target needs a frame for each label, and one more between two equal neighbours.
+    """
+    input_lengths = torch.as_tensor(input_lengths).reshape(-1)
+    targets = torch.as_tensor(targets)
+    frames = max(1, int(input_lengths.max())) if input_lengths.numel() else 1
+    classes = max(2, int(targets.max()) + 1) if targets.numel() else 2
+    scores = torch.empty(1).expand(frames, input_lengths.numel(), classes)
+    # labels are not checked here: there is no vocabulary to check them against
+    inputs, _ = prepare_inputs(scores, targets, input_lengths, target_lengths, 0, False)
+    check_values(inputs._replace(targets=inputs.targets.clamp(min=1)))
+    labels = pad_targets(inputs).targets
+    exists = torch.arange(1, labels.shape[1]) < inputs.target_lengths[:, None].cpu()
+    repeats = ((labels[:, 1:] == labels[:, :-1]).cpu() & exists).sum(1)
+    needed = (inputs.target_lengths.cpu() + repeats).tolist()
+    given = inputs.input_lengths.tolist()
+    return [Infeasible(n, a, b) for n, (a, b) in enumerate(zip(needed, given, strict=True)) if a > b]

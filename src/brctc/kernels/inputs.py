@@ -1,0 +1,150 @@
+"""What a loss is given, brought into one shape and checked. All backends start from here.
+
+Axes everywhere: T frames, N utterances, C classes, U labels of a target.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Lengths = Tensor | Sequence[int] | int
+
+
+class Inputs(NamedTuple):
+    """A batch as every kernel takes it."""
+
+    scores: Tensor  # (T, N, C) float32 or float64: log_probs, or logits if from_logits
+    targets: Tensor  # int64: (N, U) padded, or all labels one after the other
+    input_lengths: Tensor  # (N) int64
+    target_lengths: Tensor  # (N) int64
+    blank: int
+    from_logits: bool
+
+
+def prepare_inputs(
+    scores: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int,
+    from_logits: bool,
+) -> tuple[Inputs, bool]:
+    """Brings CTCLoss's layouts into one; also says whether there was a batch axis."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"log_probs must be a tensor, got {type(scores).__name__}")
+    if not scores.is_floating_point():
+        raise TypeError(f"log_probs must be floating point, got {scores.dtype}")
+    if scores.dim() not in (2, 3):
+        raise ValueError(f"log_probs must be (T, N, C) or (T, C), got {tuple(scores.shape)}")
+    if isinstance(blank, bool) or not isinstance(blank, int | torch.SymInt):
+        raise TypeError(f"blank must be an int, got {type(blank).__name__}")
+    batched = scores.dim() == 3
+    targets = _integers("targets", targets)
+    if not batched:
+        scores = scores.unsqueeze(1)
+        if targets.dim() == 2 and targets.shape[0] != 1:
+            raise ValueError(
+                f"unbatched log_probs take targets of shape (U) or (1, U), got {tuple(targets.shape)}"
+            )
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    inputs = Inputs(
+        scores,
+        targets,
+        _integers("input_lengths", input_lengths).reshape(-1),
+        _integers("target_lengths", target_lengths).reshape(-1),
+        blank,
+        from_logits,
+    )
+    check_shapes(inputs)
+    return inputs, batched
+
+
+def _integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"{name} must be integers, got {value!r}") from error
+        if value.numel() == 0:
+            value = value.long()
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, got {value.dtype}")
+    return value if value.dtype == torch.int64 else value.long()
+
+
+def check_shapes(inputs: Inputs) -> None:
+    """Raises for shapes that do not fit together. Needs no values, so it also holds in a trace."""
+    scores, targets, input_lengths, target_lengths, blank, _ = inputs
+    if scores.dim() != 3:
+        raise ValueError(f"log_probs must be (T, N, C), got {tuple(scores.shape)}")
+    if scores.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"scores must be float32 or float64 here, got {scores.dtype}")
+    frames, batch, classes = scores.shape
+    if frames == 0 or batch == 0 or classes == 0:
+        raise ValueError(f"log_probs of shape {tuple(scores.shape)} are empty: (T, N, C) all need 1")
+    if not 0 <= blank < classes:
+        raise ValueError(f"blank is {blank}, expected 0 to {classes - 1}: log_probs have {classes} classes")
+    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+        if lengths.dtype != torch.int64:
+            raise TypeError(f"{name} must be int64 here, got {lengths.dtype}")
+        if lengths.dim() != 1 or lengths.shape[0] != batch:
+            raise ValueError(
+                f"{name} has {lengths.numel()} values for {batch} utterances "
+                f"(log_probs {tuple(scores.shape)} is (T, N, C))"
+            )
+    if targets.dtype != torch.int64:
+        raise TypeError(f"targets must be int64 here, got {targets.dtype}")
+    if targets.dim() not in (1, 2):
+        raise ValueError(f"targets must be (N, U) or concatenated (sum U), got {tuple(targets.shape)}")
+    if targets.dim() == 2 and targets.shape[0] != batch:
+        raise ValueError(f"targets hold {targets.shape[0]} rows for {batch} utterances")
+
+
+def check_values(inputs: Inputs) -> None:
+    """Raises for lengths and labels out of range, naming the utterance and the value.
+
+    In numpy: an operation costs a microsecond there and five in torch, at every call.
+    """
+    scores, targets, input_lengths, target_lengths, blank, _ = inputs
+    frames, batch, classes = scores.shape
+    labels = targets.detach().cpu().numpy()
+    if labels.ndim == 2:
+        longest, what = labels.shape[1], "the padded targets' width"
+    else:
+        longest, what = labels.size, "the number of concatenated targets"
+    input_sizes = input_lengths.detach().cpu().tolist()
+    target_sizes = target_lengths.detach().cpu().tolist()
+    for n in range(batch):
+        if not 1 <= input_sizes[n] <= frames:
+            raise ValueError(
+                f"input_lengths[{n}] is {input_sizes[n]}, expected 1 to {frames}, log_probs' frames"
+            )
+        if not 0 <= target_sizes[n] <= longest:
+            raise ValueError(f"target_lengths[{n}] is {target_sizes[n]}, expected 0 to {longest}, {what}")
+    if labels.ndim == 1 and sum(target_sizes) != labels.size:
+        raise ValueError(
+            f"target_lengths add up to {sum(target_sizes)}, but {labels.size} concatenated targets are given"
+        )
+    # Padding may hold anything: look utterance by utterance only if something stands out.
+    if labels.size and (labels.min() <= max(blank, -1) or labels.max() >= classes or blank > 0):
+        start = 0
+        for n, size in enumerate(target_sizes):
+            row = labels[n, :size] if labels.ndim == 2 else labels[start : start + size]
+            start += size
+            wrong = (row < 0) | (row >= classes) | (row == blank)
+            if wrong.any():
+                u = int(wrong.argmax())
+                label = int(row[u])
+                reason = "the blank" if label == blank else f"outside 0 to {classes - 1}"
+                raise ValueError(f"label {u} of utterance {n} is {label}: {reason}")
+
+
+def pad_targets(inputs: Inputs) -> Inputs:
+    """The same inputs with (N, U) targets; concatenated ones are laid out in rows."""
+    if inputs.targets.dim() == 2:
+        return inputs
+    rows = torch.split(inputs.targets, inputs.target_lengths.tolist())
+    return inputs._replace(targets=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))

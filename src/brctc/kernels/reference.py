@@ -1,0 +1,168 @@
+"""The criterion in plain PyTorch: slow, readable, on any device, differentiable twice.
+
+It is the oracle that the other backends are tested against. Everything is in the log domain;
+impossible events have log probability `NEVER`, which is finite so that gradients stay clean.
+
+State s of S = 2U+1: even states are blanks, state 2u-1 (counted from 0) is label u.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from brctc.kernels.inputs import Inputs, check_values, pad_targets
+
+NEVER = -1e30
+
+
+def log_likelihood(inputs: Inputs) -> Tensor:
+    """(N): log P(l|x), the summed probability of all paths; -inf if there is none."""
+    emissions, skip, inputs = _lattice(inputs)
+    alpha = _forward(emissions, skip)
+    return _hide_never(_final(alpha, inputs))
+
+
+def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
+    """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
+    emissions, skip, inputs = _lattice(inputs)
+    alpha = _forward(emissions, skip)
+    total = _final(alpha, inputs)
+    if event == "end":
+        # reach label u at tau, then leave it: the paper's beta-hat without its subtraction
+        leaving = _leaving(emissions, skip, inputs)
+        posterior = alpha[:, :, 1::2] + leaving[:, :, 1::2]
+    else:
+        # enter label u at tau from another state, then go on in any way
+        posterior = _entering(alpha, skip)[:, :, 1::2] + _backward(emissions, skip, inputs)[:, :, 1::2]
+    posterior = posterior.transpose(1, 2)  # (N, U, T)
+    possible = _valid(inputs) & (posterior > NEVER / 2) & (total > NEVER / 2)[:, None, None]
+    share = torch.where(possible, posterior - total[:, None, None], -math.inf)
+    return share, _hide_never(total)
+
+
+def _lattice(inputs: Inputs) -> tuple[Tensor, Tensor, Inputs]:
+    """Emissions (N, T, S) of every state, and where a state may be reached by a skip (N, S)."""
+    check_values(inputs)
+    inputs = pad_targets(inputs)._replace(
+        input_lengths=inputs.input_lengths.to(inputs.scores.device),
+        target_lengths=inputs.target_lengths.to(inputs.scores.device),
+    )
+    scores = inputs.scores.transpose(0, 1)  # (N, T, C)
+    if inputs.from_logits:
+        scores = scores.log_softmax(-1)
+    batch, frames, classes = scores.shape
+    # padding may hold any number: it only has to be a class
+    targets = inputs.targets.to(scores.device).clamp(0, classes - 1)
+    states = targets.new_full((batch, 2 * targets.shape[1] + 1), inputs.blank)
+    states[:, 1::2] = targets
+    emissions = scores.gather(2, states[:, None, :].expand(-1, frames, -1))
+    in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
+    _check_emissions(emissions, in_time, inputs)
+    emissions = torch.where(emissions > NEVER, emissions, NEVER)
+    skip = torch.zeros_like(states, dtype=torch.bool)
+    skip[:, 3::2] = targets[:, 1:] != targets[:, :-1]
+    return emissions, skip, inputs
+
+
+def _check_emissions(emissions: Tensor, in_time: Tensor, inputs: Inputs) -> None:
+    states = torch.arange(emissions.shape[2], device=emissions.device)
+    read = in_time[:, :, None] & (states <= 2 * inputs.target_lengths[:, None])[:, None, :]
+    wrong = (read & ~(emissions < math.inf)).any(-1)
+    if wrong.any():
+        n, t = wrong.nonzero()[0].tolist()
+        name = "logits hold NaN or +inf, or only -inf," if inputs.from_logits else "log_probs hold NaN or +inf"
+        raise ValueError(f"{name} at frame {t} of utterance {n}")
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """x[s - by], NEVER where there is no such state."""
+    pad = x.new_full((*x.shape[:-1], abs(by)), NEVER)
+    return torch.cat([pad, x[..., :-by]], -1) if by > 0 else torch.cat([x[..., -by:], pad], -1)
+
+
+def _add(*terms: Tensor) -> Tensor:
+    return torch.stack(terms).logsumexp(0).clamp(min=NEVER)
+
+
+def _entering_from(alpha: Tensor, skip: Tensor) -> Tensor:
+    """What enters each state from another one, given the frame before."""
+    return _add(_shift(alpha, 1), torch.where(skip, _shift(alpha, 2), NEVER))
+
+
+def _leaving_to(beta: Tensor, skip: Tensor) -> Tensor:
+    """What leaves each state to another one, given the frame after."""
+    skip_after = torch.cat([skip[:, 2:], torch.zeros_like(skip[:, :2])], -1)
+    return _add(_shift(beta, -1), torch.where(skip_after, _shift(beta, -2), NEVER))
+
+
+def _start(emissions: Tensor) -> Tensor:
+    """Where a path may begin: the first blank or the first label."""
+    states = torch.arange(emissions.shape[2], device=emissions.device)
+    return torch.where(states < 2, emissions.new_zeros(()), NEVER).expand(emissions.shape[0], -1)
+
+
+def _forward(emissions: Tensor, skip: Tensor) -> Tensor:
+    """alpha (N, T, S): all path beginnings that stand in state s at frame t."""
+    alpha = _start(emissions) + emissions[:, 0]
+    rows = [alpha]
+    for t in range(1, emissions.shape[1]):
+        alpha = _add(alpha, _entering_from(alpha, skip)) + emissions[:, t]
+        rows.append(alpha)
+    return torch.stack(rows, 1)
+
+
+def _entering(alpha: Tensor, skip: Tensor) -> Tensor:
+    """(N, T, S): all path beginnings that enter state s at frame t, without its emission."""
+    first = _start(alpha)
+    rows = [first] + [_entering_from(alpha[:, t], skip) for t in range(alpha.shape[1] - 1)]
+    return torch.stack(rows, 1)
+
+
+def _finish(inputs: Inputs, emissions: Tensor) -> Tensor:
+    """Where a path may end: the last blank or the last label."""
+    states = torch.arange(emissions.shape[2], device=emissions.device)
+    last = 2 * inputs.target_lengths[:, None]
+    return torch.where((states == last) | (states == last - 1), emissions.new_zeros(()), NEVER)
+
+
+def _backward_rows(emissions: Tensor, skip: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """beta (N, T, S), all endings from state s at frame t with its emission; and those that leave
+    s after t, without it."""
+    frames = emissions.shape[1]
+    finish = _finish(inputs, emissions)
+    beta = torch.full_like(finish, NEVER)
+    betas, leavings = [], []
+    for t in reversed(range(frames)):
+        last = (inputs.input_lengths == t + 1)[:, None]
+        leaving = torch.where(last, finish, _leaving_to(beta, skip))
+        beta = _add(leaving, torch.where(last, NEVER, beta)) + emissions[:, t]
+        betas.append(beta)
+        leavings.append(leaving)
+    return torch.stack(betas[::-1], 1), torch.stack(leavings[::-1], 1)
+
+
+def _backward(emissions: Tensor, skip: Tensor, inputs: Inputs) -> Tensor:
+    return _backward_rows(emissions, skip, inputs)[0]
+
+
+def _leaving(emissions: Tensor, skip: Tensor, inputs: Inputs) -> Tensor:
+    return _backward_rows(emissions, skip, inputs)[1]
+
+
+def _final(alpha: Tensor, inputs: Inputs) -> Tensor:
+    index = (inputs.input_lengths - 1)[:, None, None].expand(-1, 1, alpha.shape[2])
+    at_end = alpha.gather(1, index).squeeze(1)
+    return (at_end + _finish(inputs, alpha)).logsumexp(1)
+
+
+def _valid(inputs: Inputs) -> Tensor:
+    frames, labels = inputs.scores.shape[0], inputs.targets.shape[1]
+    device = inputs.scores.device
+    in_time = torch.arange(frames, device=device) < inputs.input_lengths[:, None]
+    exists = torch.arange(labels, device=device) < inputs.target_lengths[:, None]
+    return exists[:, :, None] & in_time[:, None, :]
+
+
+def _hide_never(total: Tensor) -> Tensor:
+    return torch.where(total > NEVER / 2, total, -math.inf)

@@ -1,0 +1,124 @@
+"""The criterion as torch users know it: a function and a module with CTCLoss's arguments."""
+
+from torch import Tensor, nn
+
+from brctc.kernels import choose_backend
+from brctc.kernels.inputs import Inputs, Lengths, pad_targets, prepare_inputs
+from brctc.risk import BayesRisk, PathGroups, risk_loss
+
+
+def bayes_risk_ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    risk: BayesRisk | None = None,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    from_logits: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """CTC with its alignment paths weighed by a risk; without a risk, CTC.
+
+    Shapes, layouts and reductions are those of torch.nn.functional.ctc_loss. The gradient is the
+    true derivative with respect to `log_probs` (torch's is right only behind a log_softmax).
+
+    Args:
+        log_probs: (T, N, C) or (T, C), any float dtype; half precision is computed in float32.
+        targets: (N, U) padded, or all labels one after the other; any integer dtype.
+        input_lengths: (N), frames of each utterance.
+        target_lengths: (N), labels of each utterance; 0 is allowed and is plain CTC.
+        risk: which paths are preferred: EarlyFinish, EarlyEmission or a BayesRisk of your own.
+        blank: index of the blank class.
+        reduction: "none" gives (N); "sum"; "mean" divides each loss by its target length first.
+        zero_infinity: an utterance that cannot be aligned has loss 0 instead of inf. Its gradient
+            is zero either way; `check_feasible` names it.
+        from_logits: `log_probs` are logits; the log_softmax is fused into the loss.
+        backend: "cpu", "reference", or None for the best that fits the tensor.
+    """
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
+    if risk is not None and not isinstance(risk, BayesRisk):
+        raise TypeError(f"risk must be a BayesRisk or None, got {type(risk).__name__}")
+    inputs, batched = prepare_inputs(
+        log_probs, targets, input_lengths, target_lengths, blank, from_logits
+    )
+    loss = _losses(inputs, risk, backend)
+    if zero_infinity:
+        loss = loss.where(loss.isfinite(), 0.0)
+    if reduction == "none":
+        return loss if batched else loss.squeeze(0)
+    if reduction == "sum":
+        return loss.sum()
+    return (loss / inputs.target_lengths.to(loss).clamp_(min=1)).mean()
+
+
+def _losses(inputs: Inputs, risk: BayesRisk | None, backend: str | None) -> Tensor:
+    kernel = choose_backend(backend, inputs.scores.device)
+    if hasattr(kernel, "has_closed_form") and kernel.has_closed_form(risk):
+        return kernel.loss(inputs, risk)
+    if risk is None:
+        return -kernel.log_likelihood(inputs)
+    return risk_loss(risk, group_paths(inputs, risk.event, backend))
+
+
+def group_paths(inputs: Inputs, event: str, backend: str | None) -> PathGroups:
+    """Path groups of prepared inputs."""
+    if event not in ("end", "start"):
+        raise ValueError(f'event is {event!r}, expected "end" or "start"')
+    inputs = pad_targets(inputs)
+    device = inputs.scores.device
+    log_share, log_likelihood = choose_backend(backend, device).path_groups(inputs, event)
+    return PathGroups(
+        log_share,
+        log_likelihood,
+        inputs.targets.to(device),
+        inputs.input_lengths.to(device),
+        inputs.target_lengths.to(device),
+        event,
+    )
+
+
+class BayesRiskCTCLoss(nn.Module):
+    """`bayes_risk_ctc_loss` as a module: a drop-in for torch.nn.CTCLoss.
+
+    >>> criterion = BayesRiskCTCLoss(EarlyFinish(10.0))
+    >>> loss = criterion(log_probs, targets, input_lengths, target_lengths)
+    """
+
+    def __init__(
+        self,
+        risk: BayesRisk | None = None,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+        from_logits: bool = False,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.risk = risk
+        self.blank = blank
+        self.reduction = reduction
+        self.zero_infinity = zero_infinity
+        self.from_logits = from_logits
+        self.backend = backend
+
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths
+    ) -> Tensor:
+        return bayes_risk_ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.risk,
+            blank=self.blank,
+            reduction=self.reduction,
+            zero_infinity=self.zero_infinity,
+            from_logits=self.from_logits,
+            backend=self.backend,
+        )
+
+    def extra_repr(self) -> str:
+        return f"risk={self.risk!r}, blank={self.blank}, reduction={self.reduction!r}"

@@ -1,0 +1,165 @@
+"""Which alignment paths are preferred: path groups and the risks that weigh them."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+# Two group posteriors that differ by less (in nats) count as tied when a peak is looked for: the
+# earliest frame wins, whatever the rounding. native/criterion.h uses the same value.
+PEAK_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class PathGroups:
+    """The paths of a batch, grouped for every token by the frame of its event.
+
+    Group (n, u, tau) holds the paths of utterance n on which token u ends (or starts) at frame
+    tau. Axes: N utterances, U tokens, T frames; groups that hold no path, padding among them,
+    have posterior zero (-inf).
+    """
+
+    log_share: Tensor
+    """(N, U, T): the group's part of all paths, log P_u(tau) - log P(l|x)."""
+    log_likelihood: Tensor
+    """(N): log P(l|x), the summed probability of all paths."""
+    targets: Tensor
+    """(N, U): the labels; behind target_lengths, padding."""
+    input_lengths: Tensor
+    """(N)"""
+    target_lengths: Tensor
+    """(N)"""
+    event: str
+    """"end" or "start": what tau says of the token."""
+
+    @cached_property
+    def log_posterior(self) -> Tensor:
+        """(N, U, T): log P_u(tau), the group's summed path probability."""
+        return self.log_share + self.log_likelihood[:, None, None]
+
+    @cached_property
+    def frame(self) -> Tensor:
+        """(T): tau, counted from 1 as in the paper."""
+        frames = self.log_share.shape[-1]
+        return torch.arange(1, frames + 1, device=self.log_share.device, dtype=self.log_share.dtype)
+
+    @cached_property
+    def peak_frame(self) -> Tensor:
+        """(N, U): tau', the frame of each token's largest group; the earliest of ties."""
+        share = self.log_share.detach()
+        highest = share >= share.amax(-1, keepdim=True) - PEAK_TOLERANCE
+        return highest.to(torch.uint8).argmax(-1) + 1
+
+    @cached_property
+    def token_exists(self) -> Tensor:
+        """(N, U): False in the padding."""
+        index = torch.arange(self.targets.shape[1], device=self.targets.device)
+        return index < self.target_lengths[:, None]
+
+
+class BayesRisk:
+    """A preference over path groups. Subclass it and write `log_risk`.
+
+    tokens: "last" weighs the last token's groups alone, "each" every token's by 1/U.
+    event: groups are made by where a token's prediction "end"s or "start"s.
+    """
+
+    tokens: str = "each"
+    event: str = "end"
+
+    def log_risk(self, groups: PathGroups) -> Tensor:
+        """The logarithm of each group's risk value, broadcastable to (N, U, T).
+
+        Larger is preferred; -inf forbids a group. Values for groups that hold no path are ignored.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define log_risk(groups)")
+
+
+def _finite(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+@dataclass(frozen=True)
+class EarlyFinish(BayesRisk):
+    """Prefers paths that have emitted all tokens early (Eq. 10): r(tau) = exp(-factor * tau / T).
+
+    For offline systems: every spike moves to the left and the rest of the encoder's output can be
+    trimmed. The factor is what the whole length of an utterance costs, in nats.
+    """
+
+    risk_factor: float
+    tokens = "last"
+
+    def __post_init__(self) -> None:
+        _finite("risk_factor", self.risk_factor)
+
+    def log_risk(self, groups: PathGroups) -> Tensor:
+        return -self.risk_factor * groups.frame / groups.input_lengths[:, None, None]
+
+
+@dataclass(frozen=True)
+class EarlyEmission(BayesRisk):
+    """Prefers paths on which each token ends early (Eq. 11-12).
+
+    r_u(tau) = exp(-factor * (tau - tau'_u) / T) with tau'_u the token's most probable end frame.
+    For online systems: every token fires earlier, where it is in time.
+    """
+
+    risk_factor: float
+    tokens = "each"
+
+    def __post_init__(self) -> None:
+        _finite("risk_factor", self.risk_factor)
+
+    def log_risk(self, groups: PathGroups) -> Tensor:
+        delay = groups.frame - groups.peak_frame[:, :, None]
+        return -self.risk_factor * delay / groups.input_lengths[:, None, None]
+
+
+def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
+    """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk."""
+    if risk.tokens not in ("last", "each"):
+        raise ValueError(f'{type(risk).__name__}.tokens is {risk.tokens!r}, expected "last" or "each"')
+    log_risk = risk.log_risk(groups)
+    used = groups.token_exists
+    if risk.tokens == "last":
+        index = torch.arange(used.shape[1], device=used.device)
+        used = index == groups.target_lengths[:, None] - 1
+    weighed = used[:, :, None] & (groups.log_share > -math.inf)
+    _check_log_risk(type(risk).__name__, log_risk, groups, weighed)
+    log_objective = _logsumexp(torch.where(weighed, groups.log_share + log_risk, -math.inf))
+    log_objective = torch.where(used, log_objective, 0).sum(1) / used.sum(1).clamp(min=1)
+    return -(groups.log_likelihood + log_objective)
+
+
+def _logsumexp(x: Tensor) -> Tensor:
+    """Over the last axis; all -inf gives -inf with a zero gradient, where torch's has NaN."""
+    top = x.detach().amax(-1, keepdim=True)
+    top = torch.where(top > -math.inf, top, 0)
+    total = (x - top).exp().sum(-1)
+    some = total > 0
+    return torch.where(some, torch.where(some, total, 1).log() + top.squeeze(-1), -math.inf)
+
+
+def _check_log_risk(name: str, log_risk: Tensor, groups: PathGroups, weighed: Tensor) -> None:
+    if not isinstance(log_risk, Tensor) or not log_risk.is_floating_point():
+        found = log_risk.dtype if isinstance(log_risk, Tensor) else type(log_risk).__name__
+        raise TypeError(f"{name}.log_risk must return a floating-point tensor, got {found}")
+    wanted = tuple(groups.log_share.shape)
+    given = tuple(log_risk.shape)
+    fits = len(given) <= 3 and all(a in (1, b) for a, b in zip(given[::-1], wanted[::-1], strict=False))
+    if not fits:
+        raise ValueError(f"{name}.log_risk returned shape {given}, not broadcastable to (N, U, T) = {wanted}")
+    if torch.compiler.is_compiling():
+        return  # a trace cannot look at values: a NaN risk shows as a NaN loss there
+    wrong = weighed & ~(log_risk < math.inf)  # NaN or +inf
+    if wrong.any():
+        n, u, t = wrong.nonzero()[0].tolist()
+        value = log_risk.detach().expand(wanted)[n, u, t].item()
+        raise ValueError(
+            f"{name}.log_risk is {value} for token {u} of utterance {n} at frame tau={t + 1}, "
+            "expected a finite number or -inf"
+        )
