@@ -27,9 +27,17 @@ struct Direction {
   Real *blank[2], *label[2], *injected;
   int now = 0;
 
-  void take(Arena& arena, int64_t frames, int64_t labels, bool gradient) {
+  Real* saved_m;  // the chain's state at the start of each block
+  Int* saved_e;
+
+  int64_t block;  // frames whose shares are kept at a time; 0 if there is no going back
+
+  // `steps` frames of the T will be run over.
+  void take(Arena& arena, int64_t frames, int64_t labels, int64_t steps, bool gradient) {
     T = frames, U = labels, K = padded(U);
-    chain.take(arena, U, T + 1, gradient);
+    const int64_t bytes = steps * 3 * (K + lanes) * static_cast<int64_t>(sizeof(Real));
+    block = !gradient ? 0 : bytes <= most_share_bytes ? steps : short_block;
+    chain.take(arena, U, gradient ? block + 1 : 0);
     skip = arena.take<Int>(K);
     row_m = arena.take<Real>(K);
     row_e = arena.take<Int>(K);
@@ -38,7 +46,13 @@ struct Direction {
       label[i] = arena.take<Real>(K + lanes);
     }
     injected = arena.take<Real>(K + lanes);
+    const int64_t saves = replays(steps) ? (steps + block - 1) / block : 0;
+    saved_m = arena.take<Real>(saves * chain.state_size(K));
+    saved_e = arena.take<Int>(saves * chain.state_size(K));
   }
+
+  int64_t unit_row() const { return block ? block : -1; }
+  bool replays(int64_t steps) const { return block != 0 && block < steps; }
 
   void begin(const int64_t* labels, const Emissions<Real>& emissions, bool backwards) {
     emit = &emissions, reversed = backwards;
@@ -58,35 +72,89 @@ struct Direction {
   int64_t token(int64_t u) const { return reversed ? U + 1 - u : u; }
 
   // Frame number k as this direction counts.
-  void advance(int64_t k) {
-    const Real* m = emit->m + frame(k) * K;
-    const Int* e = emit->e + frame(k) * K;
+  void advance(int64_t k, int64_t share_row) {
+    const Real* m = emit->mantissas(frame(k));
+    const Int* e = emit->exponents(frame(k));
     if (reversed) {
-      row_m[0] = m[0], row_e[0] = e[0];
-      for (int64_t u = 1; u <= U; ++u) row_m[u] = m[U + 1 - u], row_e[u] = e[U + 1 - u];
-      for (int64_t u = U + 1; u < K; ++u) row_m[u] = 1, row_e[u] = Format<Real>::zero;
-      m = row_m, e = row_e;
+      reverse(m, row_m);
+      if (e) reverse(e, row_e);
+      m = row_m, e = e ? row_e : nullptr;
     }
-    chain.step(m, e, k);
+    chain.step(m, e, share_row);
   }
 
-  void retreat(int64_t k) {
-    chain.retreat(blank[now], label[now], injected, k, blank[now ^ 1], label[now ^ 1]);
+  template <class T>
+  void reverse(const T* __restrict from, T* __restrict to) const {
+    const int64_t last = U;
+    to[0] = from[0];
+#pragma omp simd
+    for (int64_t u = 1; u <= last; ++u) to[u] = from[last + 1 - u];
+    for (int64_t u = last + 1; u < K; ++u) to[u] = from[u];
+  }
+
+  // Advances over frames 0 .. count-1 and calls visit(k) after each.
+  template <class Visit>
+  void sweep(int64_t count, Visit visit) {
+    const bool keeps = block != 0 && !replays(count);
+    for (int64_t k = 0; k < count; ++k) {
+      if (replays(count) && k % block == 0) {
+        const int64_t at = k / block * chain.state_size(K);
+        chain.save(saved_m + at, saved_e + at);
+      }
+      advance(k, keeps ? k : -1);
+      visit(k);
+    }
+  }
+
+  // Goes back over them: visit(k) finds the occupancies of frame k, and may add to them.
+  template <class Visit>
+  void sweep_back(int64_t count, Visit visit) {
+    for (int64_t first = (count - 1) / block * block; first >= 0; first -= block) {
+      const int64_t end = first + block < count ? first + block : count;
+      if (replays(count)) {
+        const int64_t at = first / block * chain.state_size(K);
+        chain.restore(saved_m + at, saved_e + at);
+        for (int64_t k = first; k < end; ++k) advance(k, k - first);
+      }
+      for (int64_t k = end - 1; k >= first; --k) {
+        visit(k);
+        if (k) retreat(k - first);
+      }
+    }
+  }
+
+  void retreat(int64_t share_row) {
+    chain.retreat(blank[now], label[now], injected, share_row, blank[now ^ 1], label[now ^ 1]);
     now ^= 1;
   }
 
   // The occupancy of this frame: the blanks' sum, then the labels in their own order.
   template <class Out>
   void write(Out* __restrict out) const {
-    const Real *b = blank[now], *l = label[now];
+    each([=](int64_t u, Real value) { out[u] = static_cast<Out>(value); });
+  }
+
+  template <class Out>
+  void add(Out* __restrict out) const {
+    each([=](int64_t u, Real value) { out[u] = static_cast<Out>(static_cast<Real>(out[u]) + value); });
+  }
+
+  template <class Put>
+  void each(Put put) const {
+    const Real* __restrict b = blank[now];
+    const Real* __restrict l = label[now];
+    const int64_t count = K, last = U;
     Real sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t u = 0; u < K; ++u) sum += b[u];
-    out[0] = static_cast<Out>(sum);
-    if (reversed)
-      for (int64_t u = 1; u <= U; ++u) out[u] = static_cast<Out>(l[U + 1 - u]);
-    else
-      for (int64_t u = 1; u <= U; ++u) out[u] = static_cast<Out>(l[u]);
+    for (int64_t u = 0; u < count; ++u) sum += b[u];
+    put(0, sum);
+    if (reversed) {
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) put(u, l[last + 1 - u]);
+    } else {
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) put(u, l[u]);
+    }
   }
 };
 
@@ -105,10 +173,11 @@ struct Solver {
   Solver(const Utterance<In>& utterance, const Team& members)
       : utt(utterance), team(members), T(utt.T), U(utt.U), K(padded(utt.U)) {}
 
-  void take(Arena& arena, bool gradient) {
+  // Each direction will run over `steps` frames at most.
+  void take(Arena& arena, int64_t steps, bool gradient) {
     emit.take(arena, T, U);
-    ahead.take(arena, T, U, gradient);
-    back.take(arena, T, U, gradient);
+    ahead.take(arena, T, U, steps, gradient);
+    back.take(arena, T, U, steps, gradient);
     bad = arena.take<int64_t>(2);
     result = arena.take<double>(2);
   }
@@ -193,7 +262,8 @@ struct Total : Solver<Real, In> {
 
   // Returns false if a wider format is needed.
   bool solve(double risk_factor, double& loss, In* occupancy, int64_t& bad_frame) {
-    if (!carve(team, [&](Arena& arena) { Base::take(arena, occupancy != nullptr); }))
+    const int64_t middle = (T + 1) / 2;
+    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, occupancy != nullptr); }))
       return bad_frame = no_memory, true;
     if (!Base::fill(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
     Base::begin();
@@ -207,12 +277,11 @@ struct Total : Solver<Real, In> {
       if (team.mine(0)) ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
       if (team.mine(1)) back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
     }
-    const int64_t middle = (T + 1) / 2;
-    if (team.mine(0))
-      for (int64_t k = 0; k < middle; ++k) ahead.advance(k);
+    const auto nothing = [](int64_t) {};
+    if (team.mine(0)) ahead.sweep(middle, nothing);
     if (team.mine(1)) {
-      for (int64_t k = 0; k < T - middle; ++k) back.advance(k);
-      back.chain.step_unit(T - middle);
+      back.sweep(T - middle, nothing);
+      back.chain.step_unit(back.unit_row());
     }
     team.sync();
     if (team.rank == 0) {
@@ -227,15 +296,12 @@ struct Total : Solver<Real, In> {
       return true;
     }
     if (team.mine(0))
-      for (int64_t k = middle - 1; k >= 0; --k) {
-        ahead.write(occupancy + k * (U + 1));
-        if (k) ahead.retreat(k);
-      }
-    if (team.mine(1))
-      for (int64_t k = T - middle; k > 0; --k) {
-        back.retreat(k);
-        back.write(occupancy + back.frame(k - 1) * (U + 1));
-      }
+      ahead.sweep_back(middle, [&](int64_t k) { ahead.write(occupancy + k * (U + 1)); });
+    if (team.mine(1)) {
+      back.retreat(back.unit_row());
+      back.sweep_back(T - middle,
+                      [&](int64_t k) { back.write(occupancy + back.frame(k) * (U + 1)); });
+    }
     return true;
   }
 };
@@ -250,10 +316,12 @@ struct Grouped : Solver<Real, In> {
   using Base = Solver<Real, In>;
   using Base::ahead, Base::back, Base::emit, Base::team, Base::T, Base::U, Base::K, Base::utt;
   using Int = IntOf<Real>;
+
   Direction<Real>&before, &after;
-  Real *group_m, *rest_m;  // T rows of K: P_u(tau), and what follows it
+  Real *group_m, *rest_m;  // T rows of K: P_u(tau); what follows it, if two threads find them
   Int *group_e, *rest_e;
-  Real* second;            // the occupancies of `after`, T rows of U + 1
+  Real* second;            // the occupancies of `after`, if two threads find them
+  Real* source[2];         // per direction: a row of sources
   double log_total = -infinite;
   Int total_e;
   Real total_m;
@@ -263,147 +331,219 @@ struct Grouped : Solver<Real, In> {
         before(event == Event::end ? ahead : back),
         after(event == Event::end ? back : ahead) {}
 
-  bool start(bool gradient, double extra_range, int64_t& bad_frame) {
-    const bool carved = carve(team, [&](Arena& arena) {
-      Base::take(arena, gradient);
-      group_m = arena.take<Real>(T * K);
-      group_e = arena.take<Int>(T * K);
-      rest_m = arena.take<Real>(T * K);
-      rest_e = arena.take<Int>(T * K);
-      second = arena.take<Real>(gradient ? T * (U + 1) : 0);
-    });
-    if (!carved) bad_frame = no_memory;
-    if (!carved || !Base::fill(extra_range, bad_frame)) return false;
-    Base::begin();
-    team.sync();
-    if (team.mine(0)) run(before, before.chain.label, group_m, group_e, true);
-    if (team.mine(1)) run(after, &after.chain.entering, rest_m, rest_e, false);
-    team.sync();
-    combine();
-    team.sync();
-    return true;
+  void take(Arena& arena, bool gradient) {
+    const bool paired = team.size > 1;
+    Base::take(arena, T, gradient);
+    group_m = arena.take<Real>(T * K);
+    group_e = arena.take<Int>(T * K);
+    rest_m = arena.take<Real>(paired ? T * K : 0);
+    rest_e = arena.take<Int>(paired ? T * K : 0);
+    second = arena.take<Real>(paired && gradient ? T * (U + 1) : 0);
+    for (auto& row : source) row = arena.take<Real>(K);
   }
 
-  // Runs a direction over all frames and keeps one of its rows at each.
-  void run(Direction<Real>& d, const Row<Real>* rows, Real* m, Int* e, bool current) {
-    for (int64_t k = 0; k < T; ++k) {
-      d.advance(k);
-      const Row<Real>& row = rows[current ? d.chain.now : 0];
-      for (int64_t u = 0; u < K; ++u) m[k * K + u] = row.m[u], e[k * K + u] = row.e[u];
+  // Runs both directions. `combine(k, rest_m, rest_e)` joins row k of what reaches each label,
+  // in group_m and group_e, with what leaves it there; it comes in the order of `after`.
+  template <class Combine>
+  void run(Combine combine) {
+    const bool paired = team.size > 1;
+    Base::begin();
+    if (team.mine(0)) {
+      before.sweep(T, [&](int64_t k) {
+        copy(before.chain.labels(), group_m + k * K, group_e + k * K);
+      });
+      find_total();
+    }
+    if (team.mine(1))
+      after.sweep(T, [&](int64_t k) {
+        const Row<Real>& entering = after.chain.entering;
+        if (paired)
+          copy(entering, rest_m + k * K, rest_e + k * K);
+        else
+          combine(T - 1 - k, entering.m, entering.e);
+      });
+    team.sync();
+    if (paired) {
+      if (team.rank != 0) find_total();
+      if (team.rank == 0)
+        for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, rest_m + k * K, rest_e + k * K);
+      team.sync();
     }
   }
 
-  bool feasible() const { return log_total != -infinite; }
-  bool possible(int64_t k, int64_t u) const {
-    return group_e[k * K + u] > Format<Real>::zero / 2;
+  void copy(const Row<Real>& row, Real* __restrict m, Int* __restrict e) const {
+    const Real* __restrict from_m = row.m;
+    const Int* __restrict from_e = row.e;
+    for (int64_t u = 0; u < K; ++u) m[u] = from_m[u], e[u] = from_e[u];
   }
 
-  // P_u(tau): the mass that reaches label u at tau, times what leaves it there.
-  void combine() {
+  void find_total() {
     const auto &b = before.chain.blanks(), &l = before.chain.labels();
     total_e = larger(b.e[U], l.e[U]);
     total_m = b.m[U] * pow2<Real>(b.e[U] - total_e) + (U ? l.m[U] * pow2<Real>(l.e[U] - total_e) : 0);
     normalise(total_m, total_e);
     if (total_e >= Format<Real>::zero / 2)
       log_total = __builtin_log(static_cast<double>(total_m)) + static_cast<double>(total_e) * ln2;
-    for (int64_t k = team.rank; k < T; k += team.size) {
+  }
+
+  bool feasible() const { return log_total != -infinite; }
+
+  // From sources G(u, tau) to occupancies: mass at label u and the states before it at tau, and
+  // at the states after it from the next frame on. `fill(k, row)` gives a row of sources.
+  template <class Fill>
+  void adjoint(In* occupancy, Fill fill) {
+    if (team.mine(0))
+      before.sweep_back(T, [&](int64_t k) {
+        fill(k, source[0]);
+        Real* __restrict label = before.label[before.now];
+        const Real* __restrict g = source[0];
+        const int64_t count = K;
+#pragma omp simd
+        for (int64_t u = 0; u < count; ++u) label[u] += g[u];
+        before.write(occupancy + before.frame(k) * (U + 1));
+      });
+    if (team.mine(1))
+      after.sweep_back(T, [&](int64_t k) {
+        const int64_t at = after.frame(k) * (U + 1);
+        if (team.size > 1)
+          after.write(second + at);
+        else
+          after.add(occupancy + at);
+        fill(T - 1 - k, source[1]);
+        Real* __restrict injected = after.injected;
+        const Real* __restrict g = source[1];
+        const int64_t last = U;
+#pragma omp simd
+        for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
+      });
+    team.sync();
+    if (team.size > 1 && team.rank == 0)
+      for (int64_t i = 0; i < T * (U + 1); ++i)
+        occupancy[i] = static_cast<In>(static_cast<Real>(occupancy[i]) + second[i]);
+  }
+};
+
+// Group posteriors for risks of the user's own: exact over their whole range, as (m, e).
+template <class Real, class In>
+struct Posteriors : Grouped<Real, In> {
+  using Base = Grouped<Real, In>;
+  using Base::Base, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
+  using Int = IntOf<Real>;
+
+  bool solve(bool gradient, int64_t& bad_frame) {
+    const bool carved = carve(team, [&](Arena& arena) { Base::take(arena, gradient); });
+    if (!carved) bad_frame = no_memory;
+    if (!carved || !Base::fill(0, bad_frame)) return false;
+    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
       Real* __restrict m = group_m + k * K;
       Int* __restrict e = group_e + k * K;
-      const Real* __restrict rm = rest_m + (T - 1 - k) * K;
-      const Int* __restrict re = rest_e + (T - 1 - k) * K;
-      for (int64_t u = 1; u <= U; ++u) {
-        Real mm = m[u] * rm[U + 1 - u];
-        Int ee = e[u] + re[U + 1 - u];
+      const int64_t last = U;
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) {
+        Real mm = m[u] * rest_m[last + 1 - u];
+        Int ee = e[u] + rest_e[last + 1 - u];
         normalise(mm, ee);
         m[u] = mm;
         e[u] = ee;
       }
-      m[0] = 1, e[0] = 2 * Format<Real>::zero;
-      for (int64_t u = U + 1; u < K; ++u) m[u] = 1, e[u] = 2 * Format<Real>::zero;
-    }
+    });
+    return true;
   }
 
-  // From sources G(u, tau), standing in group_m, to occupancies: mass at label u and the states
-  // before it at tau, and at the states after it from the next frame on.
-  void adjoint(In* occupancy) {
-    if (team.mine(0))
-      for (int64_t k = T - 1; k >= 0; --k) {
-        Real* __restrict label = before.label[before.now];
-        const Real* __restrict source = group_m + k * K;
-        for (int64_t u = 0; u < K; ++u) label[u] += source[u];
-        before.write(occupancy + before.frame(k) * (U + 1));
-        if (k) before.retreat(k);
-      }
-    if (team.mine(1))
-      for (int64_t k = T - 1; k >= 0; --k) {
-        after.write(second + after.frame(k) * (U + 1));
-        const Real* source = group_m + (T - 1 - k) * K;
-        for (int64_t u = 1; u <= U; ++u) after.injected[u] = source[U + 1 - u];
-        if (k) after.retreat(k);
-      }
-    team.sync();
-    const int64_t size = T * (U + 1);
-    const int64_t part = (size + team.size - 1) / team.size, from = team.rank * part;
-    const int64_t to = from + part < size ? from + part : size;
-    for (int64_t i = from; i < to; ++i)
-      occupancy[i] = static_cast<In>(static_cast<Real>(occupancy[i]) + second[i]);
+  bool possible(int64_t k, int64_t u) const {
+    return group_e[k * K + u] > Format<Real>::zero / 2;
+  }
+};
+
+// Eq. 12: r_u(tau) = exp(-lambda (tau - tau'_u) / T), every token weighing 1/U.
+template <class Real, class In>
+struct Emission : Grouped<Real, In> {
+  using Base = Grouped<Real, In>;
+  using Base::Base, Base::before, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
+  using Base::total_e, Base::total_m;
+  using Int = IntOf<Real>;
+  double factor, slope;
+  Real *sum, *peak, *peak_frame;  // per token: of the weighed shares; of the shares
+
+  // A group's share of all paths, times exp(lambda/2 - lambda tau / T), is a plain number: what is
+  // too small for it is nothing beside the token's sum, which is at least exp(-|lambda|/2).
+  static constexpr double largest_factor = sizeof(Real) == 4 ? 120 : 1300;
+
+  double log_weight(int64_t k) const {
+    return factor / 2 - slope * static_cast<double>(before.frame(k) + 1);
   }
 
-  // Eq. 12: r_u(tau) = exp(-lambda (tau - tau'_u) / T), every token weighing 1/U. Replaces the
-  // groups by their sources and returns the loss. One rank does it: it is a small part.
-  double weigh(double risk_factor) {
-    const double slope = risk_factor / static_cast<double>(T);
-    Real* __restrict top_m = before.row_m;  // free by now
-    Int* __restrict top_e = before.row_e;
-    Int* __restrict weighted_e = after.row_e;
-    Real* __restrict sum = after.row_m;
-    Real* __restrict peak = after.injected;
-    for (int64_t u = 0; u < K; ++u)
-      top_e[u] = weighted_e[u] = 4 * (Format<Real>::zero / 2), sum[u] = top_m[u] = 0, peak[u] = 0;
-    for (int64_t k = 0; k < T; ++k) {
-      Real risk_m;
-      Int risk_e;
-      split_exp<Real>(-slope * static_cast<double>(k + 1), risk_m, risk_e);
-      const Int* __restrict e = group_e + k * K;
-      for (int64_t u = 0; u < K; ++u) {
-        top_e[u] = larger(top_e[u], e[u]);
-        weighted_e[u] = larger(weighted_e[u], e[u] + risk_e);
-      }
-    }
-    for (int64_t k = 0; k < T; ++k) {
-      Real risk_m;
-      Int risk_e;
-      split_exp<Real>(-slope * static_cast<double>(k + 1), risk_m, risk_e);
+  bool solve(double risk_factor, bool gradient, int64_t& bad_frame) {
+    factor = risk_factor, slope = risk_factor / static_cast<double>(T);
+    const bool carved = carve(team, [&](Arena& arena) {
+      Base::take(arena, gradient);
+      sum = arena.take<Real>(K);
+      peak = arena.take<Real>(K);
+      peak_frame = arena.take<Real>(K);
+    });
+    if (!carved) bad_frame = no_memory;
+    const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
+    if (!carved || !Base::fill(0, bad_frame) || !representable) return false;
+    if (team.rank == 0)
+      for (int64_t u = 0; u < K; ++u) sum[u] = peak[u] = peak_frame[u] = 0;
+    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
       Real* __restrict m = group_m + k * K;
       const Int* __restrict e = group_e + k * K;
-      for (int64_t u = 0; u < K; ++u) {
-        top_m[u] = larger(top_m[u], m[u] * pow2<Real>(e[u] - top_e[u]));
-        sum[u] += m[u] * risk_m * pow2<Real>(e[u] + risk_e - weighted_e[u]);
+      Real* __restrict total = sum;
+      Real* __restrict highest = peak;
+      const double log_w = log_weight(k);
+      Real weight_m;
+      Int weight_e;
+      split_exp<Real>(log_w, weight_m, weight_e);
+      weight_m /= total_m;
+      const Real unweigh = static_cast<Real>(__builtin_exp(-log_w));
+      const Int offset = weight_e - total_e;
+      const int64_t last = U;
+      m[0] = 0;
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) {
+        const Real weighed = m[u] * rest_m[last + 1 - u] * weight_m *
+                             pow2<Real>(e[u] + rest_e[last + 1 - u] + offset);
+        m[u] = weighed;
+        total[u] += weighed;
+        highest[u] = larger(highest[u], weighed * unweigh);
       }
+      for (int64_t u = last + 1; u < K; ++u) m[u] = 0;
+    });
+    return true;
+  }
+
+  double loss() {
+    constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
+    for (int64_t k = T - 1; k >= 0; --k) {
+      const Real* __restrict m = group_m + k * K;
+      const Real* __restrict highest = peak;
+      Real* __restrict found = peak_frame;
+      const Real unweigh = static_cast<Real>(__builtin_exp(-log_weight(k))) / tied;
+      const Real tau = static_cast<Real>(k + 1);
+      const int64_t count = K;
+#pragma omp simd
+      for (int64_t u = 0; u < count; ++u) found[u] = m[u] * unweigh >= highest[u] ? tau : found[u];
     }
     double log_objective = 0;
     for (int64_t u = 1; u <= U; ++u)
-      log_objective += __builtin_log(static_cast<double>(sum[u])) +
-                       static_cast<double>(weighted_e[u]) * ln2;
-    const Real share = static_cast<Real>(1 / static_cast<double>(U));
-    constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
-    for (int64_t u = 0; u < K; ++u) sum[u] = u >= 1 && u <= U ? share / sum[u] : 0;
-    for (int64_t k = T - 1; k >= 0; --k) {
-      Real risk_m;
-      Int risk_e;
-      split_exp<Real>(-slope * static_cast<double>(k + 1), risk_m, risk_e);
-      Real* __restrict m = group_m + k * K;
-      const Int* __restrict e = group_e + k * K;
-      const Real tau = static_cast<Real>(k + 1);
-      for (int64_t u = 0; u < K; ++u) {
-        const bool highest = m[u] * pow2<Real>(e[u] - top_e[u]) >= top_m[u] * tied;
-        peak[u] = highest ? tau : peak[u];
-        m[u] = m[u] * risk_m * pow2<Real>(e[u] + risk_e - weighted_e[u]) * sum[u];
-      }
-    }
-    for (int64_t u = 1; u <= U; ++u) log_objective += slope * static_cast<double>(peak[u]);
-    for (int64_t u = 0; u < K + lanes; ++u) peak[u] = 0;
-    return Base::normaliser() - log_objective / static_cast<double>(U);
+      log_objective += __builtin_log(static_cast<double>(sum[u])) - factor / 2 +
+                       slope * static_cast<double>(peak_frame[u]);
+    return Base::normaliser() - Base::log_total - log_objective / static_cast<double>(U);
+  }
+
+  // The sources do not depend on tau': it scales a token's objective by a constant.
+  void gradient(In* occupancy) {
+    if (team.rank == 0)
+      for (int64_t u = 0; u < K; ++u) sum[u] = u >= 1 && u <= U ? 1 / (static_cast<Real>(U) * sum[u]) : 0;
+    team.sync();
+    Base::adjoint(occupancy, [&](int64_t k, Real* __restrict row) {
+      const Real* __restrict m = group_m + k * K;
+      const Real* __restrict scale = sum;
+      const int64_t count = K;
+#pragma omp simd
+      for (int64_t u = 0; u < count; ++u) row[u] = m[u] * scale[u];
+    });
   }
 };
 
@@ -435,16 +575,14 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, cons
       Total<Real, In> total(utt, team);
       return total.solve(risk == Risk::none ? 0 : risk_factor, loss, occupancy, bad_frame);
     }
-    Grouped<Real, In> grouped(utt, team, Event::end);
-    if (!grouped.start(occupancy != nullptr, __builtin_fabs(risk_factor), bad_frame))
-      return bad_frame != all_read;
-    if (!grouped.feasible()) {
-      if (occupancy) grouped.clear(occupancy);
+    Emission<Real, In> emission(utt, team, Event::end);
+    if (!emission.solve(risk_factor, occupancy != nullptr, bad_frame)) return bad_frame != all_read;
+    if (!emission.feasible()) {
+      if (occupancy) emission.clear(occupancy);
       return true;
     }
-    if (team.rank == 0) loss = grouped.weigh(risk_factor);
-    team.sync();
-    if (occupancy) grouped.adjoint(occupancy);
+    if (team.rank == 0) loss = emission.loss();
+    if (occupancy) emission.gradient(occupancy);
     return true;
   };
   if (!attempt(In{})) {
@@ -464,9 +602,9 @@ template <class In, class Use>
 void with_groups(const Utterance<In>& utt, Event event, bool gradient, int64_t& bad_frame,
                  const Team& team, Use use) {
   auto attempt = [&](auto width) {
-    Grouped<decltype(width), In> grouped(utt, team, event);
-    if (!grouped.start(gradient, 0, bad_frame)) return bad_frame != all_read;
-    use(grouped);
+    Posteriors<decltype(width), In> groups(utt, team, event);
+    if (!groups.solve(gradient, bad_frame)) return bad_frame != all_read;
+    use(groups);
     return true;
   };
   if (attempt(In{})) return;
@@ -482,13 +620,14 @@ void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, 
   constexpr In impossible = static_cast<In>(-infinite);
   for (int64_t t = team.rank; t < batch.T; t += team.size)
     for (int64_t u = t < utt.T ? utt.U : 0; u < out.U_max; ++u) shares[t * out.U_max + u] = impossible;
-  with_groups(utt, out.event, false, bad_frame, team, [&]<class Real>(Grouped<Real, In>& grouped) {
+  with_groups(utt, out.event, false, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& grouped) {
     if (team.rank == 0) out.log_likelihood[n] = grouped.log_total - grouped.normaliser();
     const double log_total_m = __builtin_log(static_cast<double>(grouped.total_m));
     for (int64_t k = team.rank; k < utt.T; k += team.size) {
       const Real* m = grouped.group_m + k * grouped.K;
       const IntOf<Real>* e = grouped.group_e + k * grouped.K;
       In* row = shares + grouped.before.frame(k) * out.U_max;
+#pragma omp simd
       for (int64_t u = 1; u <= utt.U; ++u) {
         const double value = static_cast<double>(log_mantissa(m[u])) - log_total_m +
                              static_cast<double>(e[u] - grouped.total_e) * ln2;
@@ -509,7 +648,7 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
   In* occupancy = static_cast<In*>(out.occupancy) + block_offset(batch, n);
   const In* grad_share = static_cast<const In*>(grad.log_share) + n * batch.T * grad.U_max;
   double mass = grad.log_likelihood[n];
-  with_groups(utt, grad.event, true, bad_frame, team, [&]<class Real>(Grouped<Real, In>& grouped) {
+  with_groups(utt, grad.event, true, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& grouped) {
     if (!grouped.feasible()) {
       mass = 0;
       grouped.clear(occupancy);
@@ -528,19 +667,16 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
     };
     for (int64_t k = 0; k < utt.T; ++k)
       for (int64_t u = 1; u <= utt.U; ++u) rest -= static_cast<double>(given(k, u));
-    team.sync();
-    for (int64_t k = team.rank; k < utt.T; k += team.size) {
-      Real* m = grouped.group_m + k * grouped.K;
+    grouped.adjoint(occupancy, [&](int64_t k, Real* row) {
       // rounding can leave a group a hair above the total, hence the factor of two
-      const Real share = 2 * m[utt.U] / grouped.total_m *
-                         pow2<Real>(grouped.group_e[k * grouped.K + utt.U] - grouped.total_e - 1);
-      for (int64_t u = 1; u <= utt.U; ++u) m[u] = given(k, u);
-      m[utt.U] += static_cast<Real>(rest) * share;
-      m[0] = 0;
-      for (int64_t u = utt.U + 1; u < grouped.K; ++u) m[u] = 0;
-    }
-    team.sync();
-    grouped.adjoint(occupancy);
+      const int64_t at = k * grouped.K + utt.U;
+      const Real share = 2 * grouped.group_m[at] / grouped.total_m *
+                         pow2<Real>(grouped.group_e[at] - grouped.total_e - 1);
+      row[0] = 0;
+      for (int64_t u = 1; u <= utt.U; ++u) row[u] = given(k, u);
+      row[utt.U] += static_cast<Real>(rest) * share;
+      for (int64_t u = utt.U + 1; u < grouped.K; ++u) row[u] = 0;
+    });
   });
   team.sync();
   if (team.rank != 0) return;

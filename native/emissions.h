@@ -48,83 +48,117 @@ static In row_sum_exp(const In* __restrict x, In max, int64_t C) {
   return sum;
 }
 
-// Emissions of all frames as (m, e) rows of K values: index 0 the blank, u label u.
+// Emissions of all frames: rows of K values, index 0 the blank, u label u. A plain number holds
+// nearly every row; one that it cannot hold is `wide` and has exponents too.
 template <class Real>
 struct Emissions {
   using Int = IntOf<Real>;
   int64_t U, K;
   Real* m;
   Int* e;
-  double* gathered[2];      // one row of scores per rank
+  bool* wide;               // per frame
+  void* gathered[2];        // one row of scores per rank
   double* log_normaliser;   // per frame: what from_logits subtracts from every path
   double* largest;          // per frame: the largest exponent, to keep sums in range
 
   void take(Arena& arena, int64_t T, int64_t labels) {
     U = labels, K = padded(U);
     m = arena.take<Real>(T * K);
-    e = arena.take<Int>(T * K);
+    wide = arena.take<bool>(T);
     for (auto& row : gathered) row = arena.take<double>(K);
     log_normaliser = arena.take<double>(T);
     largest = arena.take<double>(T);
+    e = arena.take<Int>(T * K);  // last: memory that is rarely touched
   }
 
-  // Fills the rows that are this rank's. Returns the first unreadable frame, or -1.
+  const Real* mantissas(int64_t t) const { return m + t * K; }
+  const Int* exponents(int64_t t) const { return wide[t] ? e + t * K : nullptr; }
+
+  // Fills the rows that are this rank's. Returns the first unreadable frame, or all_read.
   template <class In>
   int64_t fill(const Utterance<In>& utt, const Team& team) {
-    int64_t bad = -1;
+    int64_t bad = all_read;
     const int64_t half = (utt.T + team.size - 1) / team.size;
     const int64_t first = team.rank * half, last = first + half < utt.T ? first + half : utt.T;
     for (int64_t t = first; t < last; ++t)
-      if (!fill_row(utt, t, gathered[team.rank]) && bad < 0) bad = t;
+      if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank])) && bad == all_read) bad = t;
     return bad;
   }
 
   template <class In>
-  bool fill_row(const Utterance<In>& utt, int64_t t, double* __restrict x) {
+  bool fill_row(const Utterance<In>& utt, int64_t t, In* __restrict x) {
     const In* row = utt.scores + t * utt.stride_t;
-    double shift = 0;
+    In shift = 0;
     log_normaliser[t] = 0;
+    prefetch(utt, t + 4);
     if (utt.from_logits) {
       const In max = row_maximum(row, utt.C), sum = row_sum_exp(row, max, utt.C);
       if (!(sum >= 1 && sum < 1e30f)) return false;  // NaN, +inf, or nothing but -inf
       if (utt.row_max) utt.row_max[t] = max, utt.row_scale[t] = 1 / sum;
       shift = max;
       log_normaliser[t] = __builtin_log(static_cast<double>(sum));
-    } else {
-      prefetch(utt, t + 2);
     }
     x[0] = row[utt.blank];
     for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
-    Real* __restrict row_m = m + t * K;
-    Int* __restrict row_e = e + t * K;
-    double top = 0;
+    for (int64_t u = U + 1; u < K; ++u) x[u] = x[0];  // whole vectors, no tail
+    In low = x[0], high = x[0];
     int unreadable = 0;
-    constexpr double infinity = __builtin_inf();
-    constexpr Int zero = Format<Real>::zero;
-#pragma omp simd reduction(max : top) reduction(| : unreadable)
-    for (int64_t u = 0; u <= U; ++u) {
-      unreadable |= !(x[u] < infinity);
-      const double d = x[u] - shift;
-      const bool possible = d > smallest_log;
-      const double size = possible ? (d < 0 ? -d : d) : 0.0;
-      top = size > top ? size : top;
-      Real mm;
-      Int ee;
-      split_exp<Real>(possible ? d : 0.0, mm, ee);
-      row_m[u] = mm;
-      row_e[u] = possible ? ee : zero;
+    const int64_t count = K;
+#pragma omp simd reduction(min : low) reduction(max : high) reduction(| : unreadable)
+    for (int64_t u = 0; u < count; ++u) {
+      unreadable |= !(x[u] < static_cast<In>(__builtin_inf()));
+      low = x[u] < low ? x[u] : low;
+      high = x[u] > high ? x[u] : high;
     }
-    for (int64_t u = U + 1; u < K; ++u) row_m[u] = 1, row_e[u] = zero;
-    largest[t] = top;
-    return !unreadable;
+    if (unreadable) return false;
+    const double below = static_cast<double>(shift) - static_cast<double>(low);
+    const double above = static_cast<double>(high) - static_cast<double>(shift);
+    largest[t] = below > above ? below : above;
+    wide[t] = !(largest[t] < exp_limit<Real>);
+    if (wide[t])
+      largest[t] = convert_wide(x, shift, m + t * K, e + t * K);
+    else
+      convert(x, shift, m + t * K);
+    return true;
   }
 
-  // Rows of a large vocabulary are cold: ask for the labels' cache lines ahead of time.
+  // exp(x - shift), with the rounding error of the difference carried along.
+  template <class In>
+  void convert(const In* __restrict x, In shift, Real* __restrict row) const {
+    const int64_t count = K;
+#pragma omp simd
+    for (int64_t u = 0; u < count; ++u) {
+      const In d = x[u] - shift, back = d - x[u];
+      const In error = (x[u] - (d - back)) - (shift + back);
+      row[u] = exp_exact(static_cast<Real>(d), static_cast<Real>(error));
+    }
+  }
+
+  // The same for any size, probability zero among them. Returns the largest exponent.
+  template <class In>
+  double convert_wide(const In* x, In shift, Real* row_m, Int* row_e) const {
+    double top = 0;
+    for (int64_t u = 0; u < K; ++u) {
+      const double d = static_cast<double>(x[u]) - static_cast<double>(shift);
+      row_m[u] = 1, row_e[u] = Format<Real>::zero;
+      if (!(d > smallest_log)) continue;
+      const double size = d < 0 ? -d : d;
+      top = size > top ? size : top;
+      split_exp<Real>(d, row_m[u], row_e[u]);
+    }
+    return top;
+  }
+
+  // Rows are far apart in memory and cold: ask for what will be read of one ahead of time.
   template <class In>
   static void prefetch(const Utterance<In>& utt, int64_t t) {
-    if (t >= utt.T) return;
+    if (t >= utt.T || utt.from_logits) return;
     const In* row = utt.scores + t * utt.stride_t;
-    for (int64_t u = 0; u < utt.U; ++u) __builtin_prefetch(row + utt.labels[u]);
+    constexpr int64_t line = 64 / sizeof(In);
+    if (utt.C <= line * utt.U)
+      for (int64_t c = 0; c < utt.C; c += line) __builtin_prefetch(row + c);
+    else
+      for (int64_t u = 0; u < utt.U; ++u) __builtin_prefetch(row + utt.labels[u]);
   }
 
   // Whether this format's exponents hold every path of the utterance.
@@ -147,6 +181,7 @@ void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const
     const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
     const In max = static_cast<const In*>(saved.row_max)[n * batch.T + t];
     const In scale = w * static_cast<const In*>(saved.row_scale)[n * batch.T + t];
+#pragma omp simd
     for (int64_t c = 0; c < C; ++c) grad[c] = exp_nonpositive(x[c] - max) * scale;
   } else {
     __builtin_memset(grad, 0, static_cast<size_t>(C) * sizeof(In));

@@ -12,6 +12,12 @@ inline namespace BRCTC_ISA {
 
 constexpr int64_t lanes = 8;  // arrays are padded by this much on both sides
 
+// A lattice whose shares take more than this runs a second time, block by block, when it is gone
+// back over: the state at the start of a block is enough to find its shares again, and they stay
+// in the cache.
+constexpr int64_t most_share_bytes = int64_t{4} << 20;
+constexpr int64_t short_block = 16;
+
 static inline int64_t padded(int64_t U) { return (U + 1 + lanes - 1) / lanes * lanes; }
 
 // Hands out pieces of one block of scratch memory. With no block it only measures.
@@ -45,35 +51,33 @@ template <class Real>
 struct Chain {
   using Int = IntOf<Real>;
   int64_t U, K, stride;          // K covers states 0..U; rows of shares are `stride` apart
-  bool keep_shares;
   const Int* skip;               // 0 where label u may follow label u-1 directly, else a wall
   int64_t boosted = -1;          // the blank whose emission is multiplied by boost
   Real boost_m = 1;
   Int boost_e = 0;
   Row<Real> blank[2], label[2];  // the state now and before
   Row<Real> entering;            // mass that enters label u at this frame, before its emission
-  Real *label_stay, *label_skip, *blank_stay;  // per frame: share that stayed; of the rest, skipped
+  // for a block of frames: the share that stayed, and of the rest the share that skipped a blank
+  Real *label_stay, *label_skip, *blank_stay;
   Real* unit_m;                  // an emission row of ones
-  Int* unit_e;
   int now = 0;
 
-  void take(Arena& arena, int64_t labels, int64_t frames, bool gradient) {
-    U = labels, K = padded(U), stride = K + lanes, keep_shares = gradient;
+  // `frames` is for how many frames shares can be kept.
+  void take(Arena& arena, int64_t labels, int64_t frames) {
+    U = labels, K = padded(U), stride = K + lanes;
     for (int i = 0; i < 2; ++i) blank[i].take(arena, K), label[i].take(arena, K);
     entering.take(arena, K);
     unit_m = arena.take<Real>(K);
-    unit_e = arena.take<Int>(K);
-    const int64_t kept = keep_shares ? frames * stride : 0;
-    label_stay = arena.take<Real>(kept);
-    label_skip = arena.take<Real>(kept);
-    blank_stay = arena.take<Real>(kept);
+    label_stay = arena.take<Real>(frames * stride);
+    label_skip = arena.take<Real>(frames * stride);
+    blank_stay = arena.take<Real>(frames * stride);
   }
 
   // Before the first frame all mass stands at blank 0.
   void begin() {
     for (int i = 0; i < 2; ++i) blank[i].clear(K), label[i].clear(K);
     entering.clear(K);
-    for (int64_t u = 0; u < K; ++u) unit_m[u] = 1, unit_e[u] = 0;
+    for (int64_t u = 0; u < K; ++u) unit_m[u] = 1;
     now = 0;
     blank[0].e[0] = 0;
   }
@@ -81,29 +85,30 @@ struct Chain {
   const Row<Real>& blanks() const { return blank[now]; }
   const Row<Real>& labels() const { return label[now]; }
 
-  // One frame with emissions y (index 0 the blank, u label u); `row` is where its shares go.
+  // One frame with emissions y (index 0 the blank, u label u), y_e null if they are plain numbers.
+  // Its shares go to `row`, if that is not negative.
   void step(const Real* y_m, const Int* y_e, int64_t row) {
-    if (keep_shares)
-      advance<true>(y_m, y_e, row);
+    if (y_e)
+      row < 0 ? advance<false, true>(y_m, y_e, 0) : advance<true, true>(y_m, y_e, row);
     else
-      advance<false>(y_m, y_e, 0);
+      row < 0 ? advance<false, false>(y_m, y_e, 0) : advance<true, false>(y_m, y_e, row);
     if (boosted < 0) return;
     Real m = blank[now].m[boosted] * boost_m;
     Int e = blank[now].e[boosted] + boost_e;
     normalise(m, e);
     blank[now].m[boosted] = m;
-    blank[now].e[boosted] = larger(e, Format<Real>::zero);
+    blank[now].e[boosted] = e;
   }
 
   // A step without emissions: afterwards each state holds what it receives from the far side.
   void step_unit(int64_t row) {
     const int64_t kept = boosted;
     boosted = -1;
-    step(unit_m, unit_e, row);
+    step(unit_m, nullptr, row);
     boosted = kept;
   }
 
-  template <bool shares>
+  template <bool shares, bool wide>
   void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
     const Real* __restrict bm = blank[now].m;
     const Int* __restrict be = blank[now].e;
@@ -121,40 +126,56 @@ struct Chain {
     Real* __restrict stay_b = blank_stay + row * stride;
     const Int* __restrict wall = skip;
     const Real yb_m = y_m[0];
-    const Int yb_e = y_e[0];
-    constexpr Int zero = Format<Real>::zero;
+    const Int yb_e = wide ? y_e[0] : 0;
+    constexpr Int zero = Format<Real>::zero, bias = Format<Real>::bias;
     const int64_t count = K;
 
+#pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
       // into label u: from the blank before it, or from the label before it
       const Int e_blank = be[u - 1], e_skip = le[u - 1] + wall[u];
-      const Int e_in = larger(e_blank, e_skip);
-      const Real by_skip = lm[u - 1] * pow2<Real>(e_skip - e_in);
-      const Real in = bm[u - 1] * pow2<Real>(e_blank - e_in) + by_skip;
+      const Int e_in = larger(e_blank, e_skip), in_base = e_in - bias;
+      const Real by_skip = lm[u - 1] * pow2_biased<Real>(e_skip - in_base);
+      const Real in = bm[u - 1] * pow2_biased<Real>(e_blank - in_base) + by_skip;
       // label u: what stayed and what came in
-      const Int e_label = larger(le[u], e_in);
-      const Real stayed = lm[u] * pow2<Real>(le[u] - e_label);
-      const Real sum = stayed + in * pow2<Real>(e_in - e_label);
+      const Int e_label = larger(le[u], e_in), label_base = e_label - bias;
+      const Real stayed = lm[u] * pow2_biased<Real>(le[u] - label_base);
+      const Real sum = stayed + in * pow2_biased<Real>(e_in - label_base);
       if constexpr (shares) stay[u] = stayed / sum, skipped[u] = by_skip / in;
       in_m[u] = in;
       in_e[u] = e_in;
       Real m = sum * y_m[u];
-      Int e = e_label + y_e[u];
+      Int e = wide ? e_label + y_e[u] : e_label;
       normalise(m, e);
       new_lm[u] = m;
-      new_le[u] = larger(e, zero);
+      new_le[u] = wide ? larger(e, zero) : e;
       // blank u: what stayed and what came from label u
-      const Int e_b = larger(be[u], le[u]);
-      const Real stayed_b = bm[u] * pow2<Real>(be[u] - e_b);
-      const Real sum_b = stayed_b + lm[u] * pow2<Real>(le[u] - e_b);
+      const Int e_b = larger(be[u], le[u]), blank_base = e_b - bias;
+      const Real stayed_b = bm[u] * pow2_biased<Real>(be[u] - blank_base);
+      const Real sum_b = stayed_b + lm[u] * pow2_biased<Real>(le[u] - blank_base);
       if constexpr (shares) stay_b[u] = stayed_b / sum_b;
       Real m_b = sum_b * yb_m;
-      Int e_blank_new = e_b + yb_e;
-      normalise(m_b, e_blank_new);
+      Int e_after = e_b + yb_e;
+      normalise(m_b, e_after);
       new_bm[u] = m_b;
-      new_be[u] = larger(e_blank_new, zero);
+      new_be[u] = wide ? larger(e_after, zero) : e_after;
     }
     if constexpr (shares) stay[count] = skipped[count] = 0;  // retreat() reads index u + 1
+  }
+
+  // The state as one piece of memory, to go back to later.
+  static int64_t state_size(int64_t K) { return 2 * K; }
+  void save(Real* m, Int* e) const {
+    for (int64_t u = 0; u < K; ++u) {
+      m[u] = blank[now].m[u], m[K + u] = label[now].m[u];
+      e[u] = blank[now].e[u], e[K + u] = label[now].e[u];
+    }
+  }
+  void restore(const Real* m, const Int* e) {
+    for (int64_t u = 0; u < K; ++u) {
+      blank[now].m[u] = m[u], label[now].m[u] = m[K + u];
+      blank[now].e[u] = e[u], label[now].e[u] = e[K + u];
+    }
   }
 
   // Moves occupancies one frame back along the shares of `row`. `injected` is mass that enters
@@ -166,6 +187,7 @@ struct Chain {
     const Real* __restrict skipped = label_skip + row * stride;
     const Real* __restrict stay_b = blank_stay + row * stride;
     const int64_t count = K;
+#pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
       const Real stayed = g_label[u] * stay[u];
       const Real after = g_label[u + 1];

@@ -37,12 +37,15 @@ static inline T larger(T a, T b) {
   return a > b ? a : b;
 }
 
-// 2^d for d <= 0; zero where it would be subnormal.
+// 2^(d - bias), zero where it would be subnormal: d is an exponent as the format stores it.
+template <class Real>
+static inline Real pow2_biased(IntOf<Real> d) {
+  return __builtin_bit_cast(Real, larger(d, IntOf<Real>{0}) << Format<Real>::mantissa_bits);
+}
+
 template <class Real>
 static inline Real pow2(IntOf<Real> d) {
-  using F = Format<Real>;
-  return __builtin_bit_cast(Real, (larger(d, static_cast<IntOf<Real>>(-F::bias)) + F::bias)
-                                      << F::mantissa_bits);
+  return pow2_biased<Real>(d + Format<Real>::bias);
 }
 
 // Brings m back into [1, 2). m is a positive normal number.
@@ -81,7 +84,7 @@ static inline double exp_reduced(double r) {
 }
 
 // exp(x) as m * 2^e with m in [0.70, 1.42]. The reduction is in double even for float results:
-// a log-probability of -10000 keeps all its digits.
+// a log-probability of -20000 keeps all its digits.
 template <class Real>
 static inline void split_exp(double x, Real& m, IntOf<Real>& e) {
   constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to integer
@@ -91,6 +94,28 @@ static inline void split_exp(double x, Real& m, IntOf<Real>& e) {
   m = exp_reduced(static_cast<Real>(r));
   e = static_cast<IntOf<Real>>(__builtin_bit_cast(int64_t, shifted) -
                                __builtin_bit_cast(int64_t, round_magic));
+}
+
+// exp(hi + lo) for |hi| < exp_limit, where lo is the rounding error of hi: n has 7 bits and the
+// first two parts of ln2 ten each, so that their products with n are exact.
+template <class Real>
+constexpr double exp_limit = sizeof(Real) == 4 ? 80 : 700;
+
+static inline float exp_exact(float hi, float lo) {
+  constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23
+  const float shifted = hi * 1.44269504f + round_magic;
+  const float n = shifted - round_magic;
+  const float r = ((hi - n * 0.693359375f) - n * -0.00021219253540039062f) -
+                  (n * -1.904654299957768e-09f - lo);
+  const int32_t e = __builtin_bit_cast(int32_t, shifted) - __builtin_bit_cast(int32_t, round_magic);
+  return exp_reduced(r) * __builtin_bit_cast(float, (e + 127) << 23);
+}
+
+static inline double exp_exact(double hi, double lo) {
+  double m;
+  int64_t e;
+  split_exp(hi + lo, m, e);
+  return m * __builtin_bit_cast(double, (e + 1023) << 52);
 }
 
 // exp(x) for x <= 0, zero where it would be subnormal; NaN stays NaN.

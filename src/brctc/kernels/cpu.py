@@ -63,8 +63,8 @@ def _is_traced(scores: Tensor) -> bool:
 class _Call:
     """A checked batch, with the tensors that the native side points into kept alive."""
 
-    def __init__(self, inputs: Inputs, check: bool = True) -> None:
-        if check:
+    def __init__(self, inputs: Inputs, checked: bool = False) -> None:
+        if not checked:
             check_shapes(inputs)
             check_values(inputs)
         scores = inputs.scores.detach()
@@ -154,12 +154,13 @@ def _ctc_loss_backward(
     occupancy: Tensor,
     row_max: Tensor,
     row_scale: Tensor,
+    checked: bool = False,
 ) -> Tensor:
     inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
-    call = _Call(inputs)
-    _check_saved(inputs, grad_loss, occupancy, row_max, row_scale)
+    if not checked:
+        _check_saved(inputs, grad_loss, occupancy, row_max, row_scale)
     weights = grad_loss.detach().to(torch.float64).contiguous()
-    return call.gradient(weights, occupancy.contiguous(), row_max.contiguous(), row_scale.contiguous())
+    return _Call(inputs, checked).gradient(weights, occupancy, row_max, row_scale)
 
 
 def _check_saved(
@@ -168,14 +169,14 @@ def _check_saved(
     """The backward operator can be called by anyone: its saved tensors must fit."""
     scores = inputs.scores
     expected = {
-        "grad_loss": (grad_loss, (scores.shape[1],)),
+        "grad_loss": (grad_loss.contiguous(), (scores.shape[1],)),
         "occupancy": (occupancy, (_occupancy_size(scores, inputs.targets, True),)),
         "row_max": (row_max, _row_shape(scores, inputs.from_logits)),
         "row_scale": (row_scale, _row_shape(scores, inputs.from_logits)),
     }
     for name, (value, shape) in expected.items():
-        if tuple(value.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+        if tuple(value.shape) != shape or not value.is_contiguous():
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, expected contiguous {shape}")
         if value.dtype != scores.dtype:
             raise TypeError(f"{name} is {value.dtype}, expected {scores.dtype}")
 
@@ -210,11 +211,12 @@ def _path_groups_backward(
     blank: int,
     from_logits: bool,
     at_start: bool,
+    checked: bool = False,
 ) -> Tensor:
-    """Runs the lattice again rather than keep it: it is small beside what it would hold."""
+    """Runs the lattice again: that costs less than to keep it."""
     inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
     _check_padded(targets)
-    call = _Call(inputs)
+    call = _Call(inputs, checked)
     batch, width = targets.shape
     if tuple(grad_share.shape) != (batch, width, scores.shape[0]):
         raise ValueError(f"grad_share has shape {tuple(grad_share.shape)}, expected (N, U, T)")
@@ -308,7 +310,9 @@ def _keep(ctx: Any, arguments: tuple[Any, ...], saved: list[Tensor]) -> None:
 def _differentiable_once(function: Any, name: str, arguments: tuple[Any, ...]) -> Tensor:
     # With create_graph=True the registered operator stands in the graph, and says that it has no
     # derivative of its own; else the function itself is quicker.
-    return getattr(torch.ops.brctc, name)(*arguments) if torch.is_grad_enabled() else function(*arguments)
+    if torch.is_grad_enabled():
+        return getattr(torch.ops.brctc, name)(*arguments)
+    return function(*arguments, checked=True)
 
 
 # ---- operators ------------------------------------------------------------------------------
