@@ -77,6 +77,43 @@ class Input {
   std::vector<int64_t> offsets_;
 };
 
+// What is wrong with lengths or labels, or "". Nothing is read out of bounds on the way.
+std::string find_problem(int64_t T, int64_t N, int64_t C, Address labels_at, int64_t label_count,
+                         int64_t width, Address input_lengths_at, Address target_lengths_at,
+                         int64_t blank) {
+  const auto* labels = reinterpret_cast<const int64_t*>(labels_at);
+  const auto* input_lengths = reinterpret_cast<const int64_t*>(input_lengths_at);
+  const auto* target_lengths = reinterpret_cast<const int64_t*>(target_lengths_at);
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  const bool padded = width >= 0;
+  const int64_t longest = padded ? width : label_count;
+  int64_t sum = 0;
+  for (int64_t n = 0; n < N; ++n) {
+    if (input_lengths[n] < 1 || input_lengths[n] > T)
+      return "input_lengths[" + text(n) + "] is " + text(input_lengths[n]) + ", expected 1 to " +
+             text(T) + ", the frames of log_probs";
+    if (target_lengths[n] < 0 || target_lengths[n] > longest)
+      return "target_lengths[" + text(n) + "] is " + text(target_lengths[n]) + ", expected 0 to " +
+             text(longest) + (padded ? ", the width of targets" : ", the number of targets");
+    sum += target_lengths[n];  // cannot overflow: each is at most the number of labels
+    if (!padded && sum > label_count) break;
+  }
+  if (!padded && sum != label_count)
+    return "target_lengths ask for " + text(sum) + (sum > label_count ? " or more" : "") +
+           " concatenated targets, but there are " + text(label_count);
+  int64_t start = 0;
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t u = 0; u < target_lengths[n]; ++u) {
+      const int64_t label = labels[start + u];
+      if (label < 0 || label >= C || label == blank)
+        return "label " + text(u) + " of utterance " + text(n) + " is " + text(label) + ", " +
+               (label == blank ? "the blank" : "expected 0 to " + text(C - 1));
+    }
+    start += padded ? width : target_lengths[n];
+  }
+  return "";
+}
+
 Forward forward_of(Address loss, Address occupancy, Address row_max, Address row_scale) {
   return {reinterpret_cast<double*>(loss), reinterpret_cast<void*>(occupancy),
           reinterpret_cast<void*>(row_max), reinterpret_cast<void*>(row_scale)};
@@ -119,6 +156,23 @@ void best_path(const Input& in, Address path, Address start, Address end, int64_
   });
 }
 
+// torch.nn.CTCLoss's "mean" (each loss by its target length, then over the batch) or "sum". Leaves
+// the weight of each loss; one that is infinite counts as zero if wanted.
+double reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean,
+              bool zero_infinity, Address weights_at) {
+  auto* losses = reinterpret_cast<double*>(losses_at);
+  const auto* target_lengths = reinterpret_cast<const int64_t*>(target_lengths_at);
+  auto* weights = reinterpret_cast<double*>(weights_at);
+  double total = 0;
+  for (int64_t n = 0; n < N; ++n) {
+    if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
+    const int64_t length = target_lengths[n] > 1 ? target_lengths[n] : 1;
+    weights[n] = mean ? 1.0 / static_cast<double>(N * length) : 1.0;
+    total += weights[n] * losses[n];
+  }
+  return total;
+}
+
 // The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
 nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occupancy,
                                   Address row_max, Address row_scale) {
@@ -158,9 +212,11 @@ NB_MODULE(_native, m) {
   nb::class_<Input>(m, "Input")
       .def(nb::init<Address, int, int64_t, int64_t, int64_t, int64_t, int64_t, Address, int64_t,
                     Address, Address, int64_t, bool, int>());
+  m.def("find_problem", &find_problem);
   m.def("loss", &loss);
   m.def("groups", &groups);
   m.def("groups_backward", &groups_backward);
+  m.def("reduce", &reduce);
   m.def("best_path", &best_path);
   m.def("gradient", &gradient);
   m.def("instruction_set", [] { return std::string(instruction_set()); });

@@ -64,8 +64,6 @@ def best_path(
         input_lengths=inputs.input_lengths.cpu(),
         target_lengths=inputs.target_lengths.cpu(),
     )
-    if cpu is None:
-        raise RuntimeError("best_path needs the native extension: see brctc.backends()")
     found = (result.to(device) for result in cpu.best_path(inputs))
     return BestPath(*(found if batched else (result.squeeze(0) for result in found)))
 

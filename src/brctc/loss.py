@@ -1,10 +1,10 @@
 """The criterion as torch users know it: a function and a module with CTCLoss's arguments."""
 
-import torch
 from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
 from brctc.kernels.inputs import Inputs, Lengths, pad_targets, prepare_inputs
+from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
 
@@ -45,25 +45,14 @@ def bayes_risk_ctc_loss(
     inputs, batched = prepare_inputs(
         log_probs, targets, input_lengths, target_lengths, blank, from_logits
     )
-    loss = _losses(inputs, risk, backend)
-    if zero_infinity:
-        loss = loss.where(loss.isfinite(), 0.0)
-    if reduction == "none":
-        return loss if batched else loss.squeeze(0)
-    if reduction == "sum":
-        return loss.sum()
-    # one dot product: a chain of small operators would cost as much as the loss of a small batch
-    weights = 1 / (loss.shape[0] * inputs.target_lengths.clamp(min=1)).to(loss)
-    return torch.dot(loss, weights)
-
-
-def _losses(inputs: Inputs, risk: BayesRisk | None, backend: str | None) -> Tensor:
     kernel = choose_backend(backend, inputs.scores.device)
-    if hasattr(kernel, "has_closed_form") and kernel.has_closed_form(risk):
-        return kernel.loss(inputs, risk)
-    if risk is None:
-        return -kernel.log_likelihood(inputs)
-    return risk_loss(risk, group_paths(inputs, risk.event, backend))
+    if kernel.has_closed_form(risk):
+        loss = kernel.loss(inputs, risk, reduction, zero_infinity)
+    else:
+        assert risk is not None  # plain CTC has a closed form everywhere
+        losses = risk_loss(risk, group_paths(inputs, risk.event, backend))
+        loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+    return loss.squeeze(0) if reduction == "none" and not batched else loss
 
 
 def group_paths(inputs: Inputs, event: str, backend: str | None) -> PathGroups:

@@ -6,38 +6,29 @@ from types import ModuleType
 
 import torch
 
-from brctc.kernels import reference
+from brctc import _native
+from brctc.kernels import cpu, reference
 
-try:
-    from brctc.kernels import cpu
-
-    _cpu_problem = None
-except ImportError as error:  # a broken build; the reference still works
-    cpu = None
-    _cpu_problem = f"the native extension does not load: {error}"
+_BY_NAME = {"cpu": cpu, "reference": reference}
 
 
 def backends() -> dict[str, str]:
     """What can run here: each backend's name with "ok" or the reason why not."""
-    return {"cpu": _cpu_problem or "ok", "reference": "ok"}
+    return {"cpu": f"ok ({_native.instruction_set()})", "reference": "ok"}
 
 
 def choose_backend(name: str | None, device: torch.device) -> ModuleType:
     """The named backend, or without a name the best one for the device."""
     if name is None:
-        if device.type == "cpu" and cpu is not None:
+        if device.type == "cpu":
             return cpu
         _warn_fallback(device.type)
         return reference
-    if name == "reference":
-        return reference
-    if name == "cpu":
-        if cpu is None:
-            raise RuntimeError(f"backend 'cpu' is not available: {_cpu_problem}")
-        if device.type != "cpu":
-            raise ValueError(f"backend 'cpu' needs CPU tensors, got {device}")
-        return cpu
-    raise ValueError(f"unknown backend {name!r}, expected one of {sorted(backends())} or None")
+    if name not in _BY_NAME:
+        raise ValueError(f"unknown backend {name!r}, expected one of {sorted(_BY_NAME)} or None")
+    if name == "cpu" and device.type != "cpu":
+        raise ValueError(f"backend 'cpu' needs CPU tensors, got {device}")
+    return _BY_NAME[name]
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from brctc import _native
 from brctc.kernels.inputs import Inputs, check_shapes, check_values
+from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
@@ -24,16 +25,15 @@ def has_closed_form(risk: BayesRisk | None) -> bool:
     return type(risk) in _CLOSED_FORMS
 
 
-def loss(inputs: Inputs, risk: BayesRisk | None) -> Tensor:
-    """(N): the loss for a risk that has a closed form."""
-    factor = getattr(risk, "risk_factor", 0.0)
+def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool) -> Tensor:
+    """The reduced loss, for a risk that has a closed form."""
+    factor = float(getattr(risk, "risk_factor", 0.0))
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
-    arguments = (*inputs, _CLOSED_FORMS[type(risk)], float(factor), gradient)
+    arguments = (*inputs, _CLOSED_FORMS[type(risk)], factor, gradient)
     if _is_traced(inputs.scores):
-        return torch.ops.brctc.ctc_loss(*arguments)[0]
-    if gradient:
-        return _Loss.apply(*arguments)
-    return _ctc_loss(*arguments)[0]
+        losses = torch.ops.brctc.ctc_loss(*arguments)[0]
+        return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+    return _Loss.apply(*arguments, reduction, zero_infinity)
 
 
 def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
@@ -42,10 +42,6 @@ def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     if _is_traced(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
-
-
-def log_likelihood(inputs: Inputs) -> Tensor:
-    return -loss(inputs, None)
 
 
 def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -112,7 +108,7 @@ def _occupancy_size(scores: Tensor, targets: Tensor, wanted: bool) -> int:
     return scores.shape[0] * (targets.numel() + scores.shape[1]) if wanted else 0
 
 
-def _ctc_loss(
+def _native_loss(
     scores: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -123,11 +119,12 @@ def _ctc_loss(
     risk_factor: float,
     gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Loss (N), and what its gradient needs: occupancies, and max and scale of the softmax rows."""
-    if risk not in (0, 1, 2) or not math.isfinite(risk_factor):
+    """Losses (N) in float64, and what their gradient needs: occupancies, and max and scale of the
+    softmax rows."""
+    if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    loss = torch.empty(scores.shape[1], dtype=torch.float64)
+    losses = torch.empty(scores.shape[1], dtype=torch.float64)
     occupancy = scores.new_empty(_occupancy_size(scores, targets, gradient))
     row_max = scores.new_empty(_row_shape(scores, gradient and from_logits))
     row_scale = torch.empty_like(row_max)
@@ -135,12 +132,17 @@ def _ctc_loss(
         call.native,
         risk,
         risk_factor,
-        loss.data_ptr(),
+        losses.data_ptr(),
         occupancy.data_ptr(),
         row_max.data_ptr(),
         row_scale.data_ptr(),
     )
-    return loss.to(scores.dtype), occupancy, row_max, row_scale
+    return losses, occupancy, row_max, row_scale
+
+
+def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    losses, *saved = _native_loss(scores, *arguments)
+    return losses.to(scores.dtype), *saved
 
 
 def _ctc_loss_backward(
@@ -168,8 +170,9 @@ def _check_saved(
 ) -> None:
     """The backward operator can be called by anyone: its saved tensors must fit."""
     scores = inputs.scores
+    if grad_loss.shape != scores.shape[1:2] or not grad_loss.is_floating_point():
+        raise ValueError(f"grad_loss is {grad_loss.dtype} {tuple(grad_loss.shape)}, expected one number per loss")
     expected = {
-        "grad_loss": (grad_loss.contiguous(), (scores.shape[1],)),
         "occupancy": (occupancy, (_occupancy_size(scores, inputs.targets, True),)),
         "row_max": (row_max, _row_shape(scores, inputs.from_logits)),
         "row_scale": (row_scale, _row_shape(scores, inputs.from_logits)),
@@ -276,17 +279,31 @@ def _best_path(
 
 
 class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        loss, *saved = _ctc_loss(*arguments)
-        _keep(ctx, arguments, saved)
-        return loss
+    """Loss and reduction in one node: a further one costs 20 us each way."""
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *arguments, reduction, zero_infinity = arguments
+        losses, *saved = _native_loss(*arguments)
+        if arguments[8]:  # gradient
+            _keep(ctx, arguments, saved)
+        ctx.weights = weights = torch.empty_like(losses)
+        value = _native.reduce(
+            losses.data_ptr(),
+            losses.shape[0],
+            arguments[3].contiguous().data_ptr(),  # target_lengths
+            reduction == "mean",
+            zero_infinity,
+            weights.data_ptr(),
+        )
+        dtype = arguments[0].dtype
+        return losses.to(dtype) if reduction == "none" else torch.tensor(value, dtype=dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        arguments = (grad_loss, *tensors[:4], *ctx.options, *tensors[4:])
-        return (_differentiable_once(_ctc_loss_backward, "ctc_loss_backward", arguments), *[None] * 8)
+        arguments = (grad * ctx.weights, *tensors[:4], *ctx.options, *tensors[4:])
+        return (_differentiable_once(_ctc_loss_backward, "ctc_loss_backward", arguments), *[None] * 10)
 
 
 class _Groups(torch.autograd.Function):

@@ -11,16 +11,23 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import Inputs, check_values, pad_targets
+from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets
+from brctc.kernels.reduction import reduce_losses
 
 NEVER = -1e30
 
 
-def log_likelihood(inputs: Inputs) -> Tensor:
-    """(N): log P(l|x), the summed probability of all paths; -inf if there is none."""
+def has_closed_form(risk: object) -> bool:
+    """Only plain CTC: all risks go through their groups here."""
+    return risk is None
+
+
+def loss(inputs: Inputs, risk: None, reduction: str, zero_infinity: bool) -> Tensor:
+    """Plain CTC: -log P(l|x), reduced."""
     emissions, skip, inputs = _lattice(inputs)
     alpha = _forward(emissions, skip)
-    return _hide_never(_final(alpha, inputs))
+    losses = -_hide_never(_final(alpha, inputs))
+    return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
 
 def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
@@ -59,7 +66,7 @@ def _lattice(inputs: Inputs) -> tuple[Tensor, Tensor, Inputs]:
     emissions = scores.gather(2, states[:, None, :].expand(-1, frames, -1))
     in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
     _check_emissions(emissions, in_time, inputs)
-    emissions = torch.where(emissions > NEVER, emissions, NEVER)
+    emissions = torch.where(emissions > SMALLEST_LOG, emissions, NEVER)
     skip = torch.zeros_like(states, dtype=torch.bool)
     skip[:, 3::2] = targets[:, 1:] != targets[:, :-1]
     return emissions, skip, inputs
