@@ -26,12 +26,16 @@ class Input {
  public:
   Batch batch{};
   int is_double;
+  int64_t label_count;
   int threads;
 
   Input(Address scores, int is_double_, int64_t T, int64_t N, int64_t C, int64_t stride_t,
-        int64_t stride_n, Address labels, int64_t label_stride, Address input_lengths,
-        Address target_lengths, int64_t blank, bool from_logits, int threads_)
-      : is_double(is_double_), threads(threads_), offsets_(static_cast<size_t>(N)) {
+        int64_t stride_n, Address labels, int64_t label_count_, int64_t label_stride,
+        Address input_lengths, Address target_lengths, int64_t blank, bool from_logits, int threads_)
+      : is_double(is_double_),
+        label_count(label_count_),
+        threads(threads_),
+        offsets_(static_cast<size_t>(N)) {
     batch.scores = reinterpret_cast<const void*>(scores);
     batch.stride_t = stride_t, batch.stride_n = stride_n;
     batch.T = T, batch.N = N, batch.C = C;
@@ -114,14 +118,21 @@ std::string find_problem(int64_t T, int64_t N, int64_t C, Address labels_at, int
   return "";
 }
 
-Forward forward_of(Address loss, Address occupancy, Address row_max, Address row_scale) {
-  return {reinterpret_cast<double*>(loss), reinterpret_cast<void*>(occupancy),
-          reinterpret_cast<void*>(row_max), reinterpret_cast<void*>(row_scale)};
+// What backward needs lies in one buffer: the occupancy blocks, then shifts and scales of the
+// softmax rows. cpu.py's _saved_size knows its length.
+Forward forward_of(const Input& in, Address loss, Address saved) {
+  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr};
+  if (!saved || !in.batch.from_logits) return out;
+  const Batch& b = in.batch;
+  const size_t width = in.is_double ? 8 : 4;
+  char* rows = reinterpret_cast<char*>(saved) + static_cast<size_t>(b.T * (in.label_count + b.N)) * width;
+  out.row_shift = rows;
+  out.row_scale = rows + static_cast<size_t>(b.N * b.T) * width;
+  return out;
 }
 
-void loss(const Input& in, int risk, double risk_factor, Address loss, Address occupancy,
-          Address row_max, Address row_scale) {
-  const Forward out = forward_of(loss, occupancy, row_max, row_scale);
+void loss(const Input& in, int risk, double risk_factor, Address loss, Address saved) {
+  const Forward out = forward_of(in, loss, saved);
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().loss[in.is_double](in.batch, n, static_cast<Risk>(risk), risk_factor, out, bad, team);
   });
@@ -137,11 +148,10 @@ void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
 }
 
 void groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
-                     Address grad_likelihood, Address occupancy, Address row_max,
-                     Address row_scale) {
+                     Address grad_likelihood, Address saved) {
   const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
                     reinterpret_cast<double*>(grad_likelihood)};
-  const Forward out = forward_of(0, occupancy, row_max, row_scale);
+  const Forward out = forward_of(in, 0, saved);
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().groups_backward[in.is_double](in.batch, n, grad, out, bad, team);
   });
@@ -174,8 +184,8 @@ double reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean
 }
 
 // The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
-nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occupancy,
-                                  Address row_max, Address row_scale) {
+// Utterance n's part is weighed by weights[n] * scale.
+nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, double scale, Address saved_at) {
   const Batch& b = in.batch;
   const size_t width = in.is_double ? 8 : 4;
   const bool batch_major = b.stride_n > b.stride_t;
@@ -185,7 +195,7 @@ nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occu
     delete static_cast<Block*>(p);
   });
   if (!block->data) throw std::bad_alloc();
-  const Forward saved = forward_of(0, occupancy, row_max, row_scale);
+  const Forward saved = forward_of(in, 0, saved_at);
   const auto* weight = reinterpret_cast<const double*>(weights);
   {
     nb::gil_scoped_release free;
@@ -195,7 +205,7 @@ nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occu
         const int64_t n = batch_major ? row / b.T : row % b.N;
         const int64_t t = batch_major ? row % b.T : row / b.N;
         char* out = block->data + static_cast<size_t>(row * b.C) * width;
-        kernels().gradient_row[in.is_double](b, n, t, weight[n], saved, out);
+        kernels().gradient_row[in.is_double](b, n, t, weight[n] * scale, saved, out);
       }
     });
   }
@@ -211,7 +221,7 @@ nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, Address occu
 NB_MODULE(_native, m) {
   nb::class_<Input>(m, "Input")
       .def(nb::init<Address, int, int64_t, int64_t, int64_t, int64_t, int64_t, Address, int64_t,
-                    Address, Address, int64_t, bool, int>());
+                    int64_t, Address, Address, int64_t, bool, int>());
   m.def("find_problem", &find_problem);
   m.def("loss", &loss);
   m.def("groups", &groups);

@@ -336,7 +336,7 @@ struct Grouped : Solver<Real, In> {
     Base::take(arena, T, gradient);
     group_m = arena.take<Real>(T * K);
     group_e = arena.take<Int>(T * K);
-    rest_m = arena.take<Real>(paired ? T * K : 0);
+    rest_m = arena.take<Real>(paired ? T * K : T);
     rest_e = arena.take<Int>(paired ? T * K : 0);
     second = arena.take<Real>(paired && gradient ? T * (U + 1) : 0);
     for (auto& row : source) row = arena.take<Real>(K);
@@ -448,10 +448,6 @@ struct Posteriors : Grouped<Real, In> {
       }
     });
     return true;
-  }
-
-  bool possible(int64_t k, int64_t u) const {
-    return group_e[k * K + u] > Format<Real>::zero / 2;
   }
 };
 
@@ -597,6 +593,14 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, cons
     for (int64_t t = 0; t < utt.T; ++t) utt.row_scale[t] = 0;
 }
 
+// Visits (frames x tokens) tile by tile, for arrays that are transposed to each other.
+template <class Visit>
+static void for_each_tile(int64_t T, int64_t U, Visit visit) {
+  constexpr int64_t tile = 16;
+  for (int64_t first = 0; first < T; first += tile)
+    for (int64_t u = 1; u <= U; ++u) visit(first, first + tile < T ? first + tile : T, u);
+}
+
 // Starts the groups in the first format that holds them and hands them to `use`.
 template <class In, class Use>
 void with_groups(const Utterance<In>& utt, Event event, bool gradient, int64_t& bad_frame,
@@ -616,25 +620,26 @@ template <class In>
 void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, const Team& team) {
   const Utterance<In> utt(batch, n, nullptr);
   int64_t bad_frame = all_read;
-  In* shares = static_cast<In*>(out.log_share) + n * batch.T * out.U_max;
+  In* shares = static_cast<In*>(out.log_share) + n * out.U_max * batch.T;
   constexpr In impossible = static_cast<In>(-infinite);
-  for (int64_t t = team.rank; t < batch.T; t += team.size)
-    for (int64_t u = t < utt.T ? utt.U : 0; u < out.U_max; ++u) shares[t * out.U_max + u] = impossible;
-  with_groups(utt, out.event, false, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& grouped) {
-    if (team.rank == 0) out.log_likelihood[n] = grouped.log_total - grouped.normaliser();
-    const double log_total_m = __builtin_log(static_cast<double>(grouped.total_m));
-    for (int64_t k = team.rank; k < utt.T; k += team.size) {
-      const Real* m = grouped.group_m + k * grouped.K;
-      const IntOf<Real>* e = grouped.group_e + k * grouped.K;
-      In* row = shares + grouped.before.frame(k) * out.U_max;
-#pragma omp simd
-      for (int64_t u = 1; u <= utt.U; ++u) {
-        const double value = static_cast<double>(log_mantissa(m[u])) - log_total_m +
-                             static_cast<double>(e[u] - grouped.total_e) * ln2;
-        const bool there = grouped.feasible() && grouped.possible(k, u);
-        row[grouped.before.token(u) - 1] = there ? static_cast<In>(value) : impossible;
+  if (team.rank == 0)
+    for (int64_t u = 0; u < out.U_max; ++u)
+      for (int64_t t = u < utt.U ? utt.T : 0; t < batch.T; ++t) shares[u * batch.T + t] = impossible;
+  with_groups(utt, out.event, false, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
+    if (team.rank != 0) return;
+    out.log_likelihood[n] = groups.log_total - groups.normaliser();
+    const double log_total_m = __builtin_log(static_cast<double>(groups.total_m));
+    constexpr IntOf<Real> limit = Format<Real>::zero / 2;
+    for_each_tile(utt.T, utt.U, [&](int64_t first, int64_t end, int64_t u) {
+      In* row = shares + (groups.before.token(u) - 1) * batch.T;
+      for (int64_t k = first; k < end; ++k) {
+        const int64_t at = k * groups.K + u;
+        const double value = static_cast<double>(log_mantissa(groups.group_m[at])) - log_total_m +
+                             static_cast<double>(groups.group_e[at] - groups.total_e) * ln2;
+        const bool there = groups.feasible() && groups.group_e[at] > limit;
+        row[groups.before.frame(k)] = there ? static_cast<In>(value) : impossible;
       }
-    }
+    });
   });
   team.sync();
   if (team.rank == 0) bad[n] = bad_frame;
@@ -646,36 +651,49 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
   const Utterance<In> utt(batch, n, &out);
   int64_t bad_frame = all_read;
   In* occupancy = static_cast<In*>(out.occupancy) + block_offset(batch, n);
-  const In* grad_share = static_cast<const In*>(grad.log_share) + n * batch.T * grad.U_max;
+  const In* grad_share = static_cast<const In*>(grad.log_share) + n * grad.U_max * batch.T;
   double mass = grad.log_likelihood[n];
-  with_groups(utt, grad.event, true, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& grouped) {
-    if (!grouped.feasible()) {
+  with_groups(utt, grad.event, true, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
+    const int64_t T = utt.T, U = utt.U, K = groups.K;
+    if (!groups.feasible()) {
       mass = 0;
-      grouped.clear(occupancy);
+      groups.clear(occupancy);
       return;
     }
-    if (utt.U == 0) {  // no groups: every frame is blank
-      for (int64_t t = team.rank; t < utt.T; t += team.size) occupancy[t] = static_cast<In>(mass);
+    if (U == 0) {  // no groups: every frame is blank
+      for (int64_t t = team.rank; t < T; t += team.size) occupancy[t] = static_cast<In>(mass);
       return;
     }
-    // d log_share = (paths of the group) - (all paths), d log_likelihood = all paths. What is
-    // left for "all paths" is spread over the groups of one token, which hold every path once.
-    double rest = mass;
-    auto given = [&](int64_t k, int64_t u) {
-      const In* row = grad_share + grouped.before.frame(k) * grad.U_max;
-      return grouped.possible(k, u) ? static_cast<Real>(row[grouped.before.token(u) - 1]) : Real{0};
-    };
-    for (int64_t k = 0; k < utt.T; ++k)
-      for (int64_t u = 1; u <= utt.U; ++u) rest -= static_cast<double>(given(k, u));
-    grouped.adjoint(occupancy, [&](int64_t k, Real* row) {
-      // rounding can leave a group a hair above the total, hence the factor of two
-      const int64_t at = k * grouped.K + utt.U;
-      const Real share = 2 * grouped.group_m[at] / grouped.total_m *
-                         pow2<Real>(grouped.group_e[at] - grouped.total_e - 1);
-      row[0] = 0;
-      for (int64_t u = 1; u <= utt.U; ++u) row[u] = given(k, u);
-      row[utt.U] += static_cast<Real>(rest) * share;
-      for (int64_t u = utt.U + 1; u < grouped.K; ++u) row[u] = 0;
+    if (team.rank == 0) {
+      // d log_share = (paths of the group) - (all paths), d log_likelihood = all paths. What is
+      // left for "all paths" is spread over the groups of one token, which hold every path once.
+      Real* share = groups.rest_m;
+      for (int64_t k = 0; k < T; ++k) {
+        // rounding can leave a group a hair above the total, hence the factor of two
+        const int64_t at = k * K + U;
+        share[k] = 2 * groups.group_m[at] / groups.total_m *
+                   pow2<Real>(groups.group_e[at] - groups.total_e - 1);
+      }
+      double rest = mass;
+      for_each_tile(T, U, [&](int64_t first, int64_t end, int64_t u) {
+        const In* row = grad_share + (groups.before.token(u) - 1) * batch.T;
+        for (int64_t k = first; k < end; ++k) {
+          const In given = row[groups.before.frame(k)];
+          const bool there = groups.group_e[k * K + u] > Format<Real>::zero / 2;
+          groups.group_m[k * K + u] = there ? static_cast<Real>(given) : 0;
+          rest -= there ? static_cast<double>(given) : 0.0;
+        }
+      });
+      for (int64_t k = 0; k < T; ++k) {
+        groups.group_m[k * K + U] += static_cast<Real>(rest) * share[k];
+        groups.group_m[k * K] = 0;
+        for (int64_t u = U + 1; u < K; ++u) groups.group_m[k * K + u] = 0;
+      }
+    }
+    team.sync();
+    groups.adjoint(occupancy, [&](int64_t k, Real* __restrict row) {
+      const Real* __restrict source = groups.group_m + k * K;
+      for (int64_t u = 0; u < K; ++u) row[u] = source[u];
     });
   });
   team.sync();

@@ -18,7 +18,7 @@ struct Utterance {
   const int64_t* labels;  // labels[u - 1] is label u
   int64_t blank;
   bool from_logits;
-  In *row_max, *row_scale;  // with from_logits
+  In *row_shift, *row_scale;  // with from_logits
   Utterance(const Batch& b, int64_t n, const Forward* keep)
       : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
         stride_t(b.stride_t),
@@ -28,12 +28,12 @@ struct Utterance {
         labels(b.labels + b.label_offset[n]),
         blank(b.blank),
         from_logits(b.from_logits),
-        row_max(keep && keep->row_max ? static_cast<In*>(keep->row_max) + n * b.T : nullptr),
-        row_scale(keep && keep->row_max ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr) {}
+        row_shift(keep && keep->row_shift ? static_cast<In*>(keep->row_shift) + n * b.T : nullptr),
+        row_scale(keep && keep->row_shift ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr) {}
 };
 
 template <class In>
-static In row_maximum(const In* __restrict x, int64_t C) {
+static In row_shiftimum(const In* __restrict x, int64_t C) {
   In best = x[0];
 #pragma omp simd reduction(max : best)
   for (int64_t c = 0; c < C; ++c) best = x[c] > best ? x[c] : best;
@@ -41,11 +41,24 @@ static In row_maximum(const In* __restrict x, int64_t C) {
 }
 
 template <class In>
-static In row_sum_exp(const In* __restrict x, In max, int64_t C) {
+static In row_sum_exp(const In* __restrict x, In shift, int64_t C) {
   In sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < C; ++c) sum += exp_nonpositive(x[c] - max);
+  for (int64_t c = 0; c < C; ++c) sum += exp_dense(x[c] - shift);
   return sum;
+}
+
+// softmax = exp(x - shift) / sum. Logits of ordinary size need no shift and no search for their
+// maximum: the sum tells. False for NaN, +inf, or nothing but -inf.
+template <class In>
+static bool softmax_row(const In* x, int64_t C, In& shift, In& sum) {
+  const In usual = static_cast<In>(1e30);
+  shift = 0;
+  sum = row_sum_exp(x, shift, C);
+  if (sum > 1 / usual && sum < usual) return true;
+  shift = row_shiftimum(x, C);
+  sum = row_sum_exp(x, shift, C);
+  return sum >= static_cast<In>(0.99) && sum < usual;
 }
 
 // Emissions of all frames: rows of K values, index 0 the blank, u label u. A plain number holds
@@ -92,10 +105,9 @@ struct Emissions {
     log_normaliser[t] = 0;
     prefetch(utt, t + 4);
     if (utt.from_logits) {
-      const In max = row_maximum(row, utt.C), sum = row_sum_exp(row, max, utt.C);
-      if (!(sum >= 1 && sum < 1e30f)) return false;  // NaN, +inf, or nothing but -inf
-      if (utt.row_max) utt.row_max[t] = max, utt.row_scale[t] = 1 / sum;
-      shift = max;
+      In sum;
+      if (!softmax_row(row, utt.C, shift, sum)) return false;
+      if (utt.row_shift) utt.row_shift[t] = shift, utt.row_scale[t] = 1 / sum;
       log_normaliser[t] = __builtin_log(static_cast<double>(sum));
     }
     x[0] = row[utt.blank];
@@ -179,10 +191,10 @@ void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const
   const bool used = t < batch.input_lengths[n] && weight != 0;
   if (used && batch.from_logits) {
     const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
-    const In max = static_cast<const In*>(saved.row_max)[n * batch.T + t];
+    const In shift = static_cast<const In*>(saved.row_shift)[n * batch.T + t];
     const In scale = w * static_cast<const In*>(saved.row_scale)[n * batch.T + t];
 #pragma omp simd
-    for (int64_t c = 0; c < C; ++c) grad[c] = exp_nonpositive(x[c] - max) * scale;
+    for (int64_t c = 0; c < C; ++c) grad[c] = exp_dense(x[c] - shift) * scale;
   } else {
     __builtin_memset(grad, 0, static_cast<size_t>(C) * sizeof(In));
   }

@@ -26,23 +26,23 @@ struct Batch {
 };
 
 // Where utterance n's (T, U_n + 1) block starts in a flat buffer of T * (labels + N) values.
-inline int64_t block_offset(const Batch& batch, int64_t n) {
+__attribute__((always_inline)) inline int64_t block_offset(const Batch& batch, int64_t n) {
   return batch.T * (batch.label_offset[n] + n);
 }
 
 // What the forward pass leaves. Column 0 of an occupancy row is the blank, column u is label u.
 struct Forward {
-  double* loss;        // (N)
-  void* occupancy;     // flat blocks; -d loss / d log y, or null if no gradient is wanted
-  void* row_max;       // (N, T), with from_logits only: softmax = exp(x - max) * scale
-  void* row_scale;     // (N, T)
+  double* loss;     // (N)
+  void* occupancy;  // flat blocks; -d loss / d log y, or null if no gradient is wanted
+  void* row_shift;  // (N, T), with from_logits only: softmax = exp(x - shift) * scale
+  void* row_scale;  // (N, T)
 };
 
 // Group posteriors, or in the backward pass the gradients that belong to them.
 struct Groups {
   Event event;
   int64_t U_max;
-  void* log_share;         // (N, T, U_max): log P_u(tau) - log P(l|x)
+  void* log_share;         // (N, U_max, T): log P_u(tau) - log P(l|x)
   double* log_likelihood;  // (N): log P(l|x)
 };
 
@@ -63,8 +63,8 @@ struct Team {
   void (*wait)(void*) = nullptr;
   void* barrier = nullptr;
   Scratch* scratch = nullptr;
-  bool mine(int task) const { return task % size == rank; }
-  void sync() const {
+  __attribute__((always_inline)) bool mine(int task) const { return task % size == rank; }
+  __attribute__((always_inline)) void sync() const {
     if (size > 1) wait(barrier);
   }
 };

@@ -36,9 +36,9 @@ void run_best_path(const Batch& batch, int64_t n, const Alignment& out, BadFrame
   for (int64_t t = 0; t < T; ++t) {
     const In* row = utt.scores + t * utt.stride_t;
     if (utt.from_logits) {
-      const In max = row_maximum(row, utt.C), sum = row_sum_exp(row, max, utt.C);
-      if (!(sum >= 1 && sum < 1e30f)) return void(bad[n] = t);
-      normaliser += static_cast<double>(max) + __builtin_log(static_cast<double>(sum));
+      In shift, sum;
+      if (!softmax_row(row, utt.C, shift, sum)) return void(bad[n] = t);
+      normaliser += static_cast<double>(shift) + __builtin_log(static_cast<double>(sum));
     }
     for (int64_t s = 0; s < S; ++s) {
       const bool label = s % 2;

@@ -121,45 +121,53 @@ class EarlyEmission(BayesRisk):
 
 def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
     """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk."""
+    name = type(risk).__name__
     if risk.tokens not in ("last", "each"):
-        raise ValueError(f'{type(risk).__name__}.tokens is {risk.tokens!r}, expected "last" or "each"')
+        raise ValueError(f'{name}.tokens is {risk.tokens!r}, expected "last" or "each"')
     log_risk = risk.log_risk(groups)
-    used = groups.token_exists
+    _check_shape(name, log_risk, groups)
+    log_share, exists = groups.log_share, groups.token_exists
     if risk.tokens == "last":
-        index = torch.arange(used.shape[1], device=used.device)
-        used = index == groups.target_lengths[:, None] - 1
-    weighed = used[:, :, None] & (groups.log_share > -math.inf)
-    _check_log_risk(type(risk).__name__, log_risk, groups, weighed)
-    log_objective = _logsumexp(torch.where(weighed, groups.log_share + log_risk, -math.inf))
-    log_objective = torch.where(used, log_objective, 0).sum(1) / used.sum(1).clamp(min=1)
+        last = (groups.target_lengths - 1).clamp(min=0)[:, None, None]
+        log_share = log_share.gather(1, last.expand(-1, 1, log_share.shape[2]))
+        log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
+        exists = exists[:, :1]  # the last token exists if the first one does
+    weighed = log_share + log_risk
+    highest = weighed.detach().amax(-1, keepdim=True)
+    if torch.compiler.is_compiling() or not (highest < math.inf).all():
+        # NaN or +inf: an error where there are paths, but a risk may say anything where there are none
+        possible = log_share > -math.inf
+        _check_values(name, log_risk, possible)
+        weighed = torch.where(possible, weighed, -math.inf)
+        highest = weighed.detach().amax(-1, keepdim=True)
+    highest = torch.where(highest > -math.inf, highest, 0)
+    total = (weighed - highest).exp().sum(-1)
+    # a token without paths has objective -inf and, where logsumexp's would be NaN, no gradient
+    some = exists & (total > 0)
+    log_objective = torch.where(some, torch.where(some, total, 1).log() + highest.squeeze(-1), -math.inf)
+    log_objective = torch.where(exists, log_objective, 0).sum(1) / exists.sum(1).clamp(min=1)
     return -(groups.log_likelihood + log_objective)
 
 
-def _logsumexp(x: Tensor) -> Tensor:
-    """Over the last axis; all -inf gives -inf with a zero gradient, where torch's has NaN."""
-    top = x.detach().amax(-1, keepdim=True)
-    top = torch.where(top > -math.inf, top, 0)
-    total = (x - top).exp().sum(-1)
-    some = total > 0
-    return torch.where(some, torch.where(some, total, 1).log() + top.squeeze(-1), -math.inf)
-
-
-def _check_log_risk(name: str, log_risk: Tensor, groups: PathGroups, weighed: Tensor) -> None:
+def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
     if not isinstance(log_risk, Tensor) or not log_risk.is_floating_point():
         found = log_risk.dtype if isinstance(log_risk, Tensor) else type(log_risk).__name__
         raise TypeError(f"{name}.log_risk must return a floating-point tensor, got {found}")
-    wanted = tuple(groups.log_share.shape)
-    given = tuple(log_risk.shape)
-    fits = len(given) <= 3 and all(a in (1, b) for a, b in zip(given[::-1], wanted[::-1], strict=False))
-    if not fits:
+    wanted, given = tuple(groups.log_share.shape), tuple(log_risk.shape)
+    pairs = zip(given[::-1], wanted[::-1], strict=False)
+    if len(given) > 3 or not all(a in (1, b) for a, b in pairs):
         raise ValueError(f"{name}.log_risk returned shape {given}, not broadcastable to (N, U, T) = {wanted}")
+
+
+def _check_values(name: str, log_risk: Tensor, possible: Tensor) -> None:
     if torch.compiler.is_compiling():
         return  # a trace cannot look at values: a NaN risk shows as a NaN loss there
-    wrong = weighed & ~(log_risk < math.inf)  # NaN or +inf
+    wrong = possible & ~(log_risk < math.inf)
     if wrong.any():
         n, u, t = wrong.nonzero()[0].tolist()
-        value = log_risk.detach().expand(wanted)[n, u, t].item()
+        value = log_risk.detach().expand_as(wrong)[n, u, t].item()
+        token = f"token {u}" if wrong.shape[1] > 1 else "the weighed token"
         raise ValueError(
-            f"{name}.log_risk is {value} for token {u} of utterance {n} at frame tau={t + 1}, "
+            f"{name}.log_risk is {value} for {token} of utterance {n} at frame tau={t + 1}, "
             "expected a finite number or -inf"
         )

@@ -75,6 +75,7 @@ class _Call:
             scores.stride(0),
             scores.stride(1),
             targets.data_ptr(),
+            targets.numel(),
             targets.shape[1] if targets.dim() == 2 else -1,
             self.input_lengths.data_ptr(),
             self.target_lengths.data_ptr(),
@@ -83,15 +84,9 @@ class _Call:
             torch.get_num_threads(),
         )
 
-    def gradient(self, weights: Tensor, occupancy: Tensor, row_max: Tensor, row_scale: Tensor) -> Tensor:
-        """The dense gradient in the layout of the scores."""
-        dense = _native.gradient(
-            self.native,
-            weights.data_ptr(),
-            occupancy.data_ptr(),
-            row_max.data_ptr(),
-            row_scale.data_ptr(),
-        )
+    def gradient(self, weights: Tensor, scale: float, saved: Tensor) -> Tensor:
+        """The dense gradient in the layout of the scores, each utterance's weighed."""
+        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr())
         return dense.transpose(0, 1) if _batch_major(self.scores) else dense
 
 
@@ -99,13 +94,11 @@ def _batch_major(scores: Tensor) -> bool:
     return bool(scores.stride(1) > scores.stride(0))
 
 
-def _row_shape(scores: Tensor, wanted: bool) -> tuple[int, int]:
-    return (scores.shape[1], scores.shape[0]) if wanted else (0, 0)
-
-
-def _occupancy_size(scores: Tensor, targets: Tensor, wanted: bool) -> int:
-    # a block of T rows of U_n + 1 per utterance, in either target layout
-    return scores.shape[0] * (targets.numel() + scores.shape[1]) if wanted else 0
+def _saved_size(scores: Tensor, targets: Tensor, from_logits: bool) -> int:
+    """Occupancies, a block of T rows of U_n + 1 per utterance in either target layout; then shift
+    and scale of every softmax row."""
+    frames, batch, _ = scores.shape
+    return frames * (targets.numel() + batch) + (2 * frames * batch if from_logits else 0)
 
 
 def _native_loss(
@@ -118,31 +111,20 @@ def _native_loss(
     risk: int,
     risk_factor: float,
     gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses (N) in float64, and what their gradient needs: occupancies, and max and scale of the
-    softmax rows."""
+) -> tuple[Tensor, Tensor]:
+    """Losses (N) in float64, and what their gradient needs."""
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
     losses = torch.empty(scores.shape[1], dtype=torch.float64)
-    occupancy = scores.new_empty(_occupancy_size(scores, targets, gradient))
-    row_max = scores.new_empty(_row_shape(scores, gradient and from_logits))
-    row_scale = torch.empty_like(row_max)
-    _native.loss(
-        call.native,
-        risk,
-        risk_factor,
-        losses.data_ptr(),
-        occupancy.data_ptr(),
-        row_max.data_ptr(),
-        row_scale.data_ptr(),
-    )
-    return losses, occupancy, row_max, row_scale
+    saved = scores.new_empty(_saved_size(scores, targets, from_logits) if gradient else 0)
+    _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr())
+    return losses, saved
 
 
-def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    losses, *saved = _native_loss(scores, *arguments)
-    return losses.to(scores.dtype), *saved
+def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    losses, saved = _native_loss(scores, *arguments)
+    return losses.to(scores.dtype), saved
 
 
 def _ctc_loss_backward(
@@ -153,35 +135,18 @@ def _ctc_loss_backward(
     target_lengths: Tensor,
     blank: int,
     from_logits: bool,
-    occupancy: Tensor,
-    row_max: Tensor,
-    row_scale: Tensor,
-    checked: bool = False,
+    saved: Tensor,
 ) -> Tensor:
-    inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
-    if not checked:
-        _check_saved(inputs, grad_loss, occupancy, row_max, row_scale)
-    weights = grad_loss.detach().to(torch.float64).contiguous()
-    return _Call(inputs, checked).gradient(weights, occupancy, row_max, row_scale)
-
-
-def _check_saved(
-    inputs: Inputs, grad_loss: Tensor, occupancy: Tensor, row_max: Tensor, row_scale: Tensor
-) -> None:
-    """The backward operator can be called by anyone: its saved tensors must fit."""
-    scores = inputs.scores
+    call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
+    # anyone can call this operator: what was saved must fit
     if grad_loss.shape != scores.shape[1:2] or not grad_loss.is_floating_point():
-        raise ValueError(f"grad_loss is {grad_loss.dtype} {tuple(grad_loss.shape)}, expected one number per loss")
-    expected = {
-        "occupancy": (occupancy, (_occupancy_size(scores, inputs.targets, True),)),
-        "row_max": (row_max, _row_shape(scores, inputs.from_logits)),
-        "row_scale": (row_scale, _row_shape(scores, inputs.from_logits)),
-    }
-    for name, (value, shape) in expected.items():
-        if tuple(value.shape) != shape or not value.is_contiguous():
-            raise ValueError(f"{name} has shape {tuple(value.shape)}, expected contiguous {shape}")
-        if value.dtype != scores.dtype:
-            raise TypeError(f"{name} is {value.dtype}, expected {scores.dtype}")
+        found = f"{grad_loss.dtype} {tuple(grad_loss.shape)}"
+        raise ValueError(f"grad_loss is {found}, expected {scores.shape[1]} floating-point values")
+    size = _saved_size(scores, targets, from_logits)
+    if saved.dtype != scores.dtype or saved.shape != (size,) or not saved.is_contiguous():
+        found = f"{saved.dtype} {tuple(saved.shape)}"
+        raise ValueError(f"saved is {found}, expected {size} contiguous {scores.dtype} values")
+    return call.gradient(grad_loss.detach().double().contiguous(), 1.0, saved)
 
 
 def _path_groups(
@@ -196,12 +161,12 @@ def _path_groups(
     inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
     _check_padded(targets)
     call = _Call(inputs)
-    log_share = scores.new_empty(scores.shape[1], scores.shape[0], targets.shape[1])
+    log_share = scores.new_empty(scores.shape[1], targets.shape[1], scores.shape[0])
     log_likelihood = torch.empty(scores.shape[1], dtype=torch.float64)
     _native.groups(
         call.native, at_start, targets.shape[1], log_share.data_ptr(), log_likelihood.data_ptr()
     )
-    return log_share.transpose(1, 2), log_likelihood.to(scores.dtype)
+    return log_share, log_likelihood.to(scores.dtype)
 
 
 def _path_groups_backward(
@@ -214,35 +179,24 @@ def _path_groups_backward(
     blank: int,
     from_logits: bool,
     at_start: bool,
-    checked: bool = False,
 ) -> Tensor:
     """Runs the lattice again: that costs less than to keep it."""
     inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
     _check_padded(targets)
-    call = _Call(inputs, checked)
+    call = _Call(inputs)
     batch, width = targets.shape
     if tuple(grad_share.shape) != (batch, width, scores.shape[0]):
         raise ValueError(f"grad_share has shape {tuple(grad_share.shape)}, expected (N, U, T)")
     if tuple(grad_likelihood.shape) != (batch,):
         raise ValueError(f"grad_likelihood has shape {tuple(grad_likelihood.shape)}, expected (N)")
-    shares = grad_share.detach().to(scores.dtype).transpose(1, 2).contiguous()
+    shares = grad_share.detach().to(scores.dtype).contiguous()
     likelihoods = grad_likelihood.detach().to(torch.float64).contiguous()
-    occupancy = scores.new_empty(_occupancy_size(scores, targets, True))
-    row_max = scores.new_empty(_row_shape(scores, from_logits))
-    row_scale = torch.empty_like(row_max)
+    saved = scores.new_empty(_saved_size(scores, targets, from_logits))
     _native.groups_backward(
-        call.native,
-        at_start,
-        width,
-        shares.data_ptr(),
-        likelihoods.data_ptr(),
-        occupancy.data_ptr(),
-        row_max.data_ptr(),
-        row_scale.data_ptr(),
+        call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr(), saved.data_ptr()
     )
-    # occupancies of d log P: the sign of a loss is the caller's
-    weights = torch.full((batch,), -1.0, dtype=torch.float64)
-    return call.gradient(weights, occupancy, row_max, row_scale)
+    # what is saved belongs to d log P: the sign of a loss is the caller's
+    return call.gradient(torch.ones(batch, dtype=torch.float64), -1.0, saved)
 
 
 def _check_padded(targets: Tensor) -> None:
@@ -284,7 +238,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *arguments, reduction, zero_infinity = arguments
-        losses, *saved = _native_loss(*arguments)
+        losses, saved = _native_loss(*arguments)
         if arguments[8]:  # gradient
             _keep(ctx, arguments, saved)
         ctx.weights = weights = torch.empty_like(losses)
@@ -301,41 +255,43 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
-        arguments = (grad * ctx.weights, *tensors[:4], *ctx.options, *tensors[4:])
-        return (_differentiable_once(_ctc_loss_backward, "ctc_loss_backward", arguments), *[None] * 10)
+        *inputs, saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
+            dense = torch.ops.brctc.ctc_loss_backward(grad * ctx.weights, *inputs, *ctx.options, saved)
+        else:
+            call = _Call(Inputs(*inputs, *ctx.options), checked=True)
+            if grad.dim() == 0:
+                dense = call.gradient(ctx.weights, grad.item(), saved)
+            else:
+                dense = call.gradient(grad.double().contiguous(), 1.0, saved)
+        return (dense, *[None] * 10)
 
 
 class _Groups(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        _keep(ctx, arguments, [])
+        _keep(ctx, arguments)
         ctx.at_start = arguments[6]
         return _path_groups(*arguments)
 
     @staticmethod
     def backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> tuple[Tensor | None, ...]:
-        arguments = (grad_share, grad_likelihood, *ctx.saved_tensors, *ctx.options, ctx.at_start)
-        return (_differentiable_once(_path_groups_backward, "path_groups_backward", arguments), *[None] * 6)
+        backward = torch.ops.brctc.path_groups_backward if torch.is_grad_enabled() else _path_groups_backward
+        grads = (grad_share, grad_likelihood)
+        return (backward(*grads, *ctx.saved_tensors, *ctx.options, ctx.at_start), *[None] * 6)
 
 
-def _keep(ctx: Any, arguments: tuple[Any, ...], saved: list[Tensor]) -> None:
+def _keep(ctx: Any, arguments: Any, *saved: Tensor) -> None:
     ctx.save_for_backward(*arguments[:4], *saved)
     ctx.options = arguments[4:6]  # blank, from_logits
 
 
-def _differentiable_once(function: Any, name: str, arguments: tuple[Any, ...]) -> Tensor:
-    # With create_graph=True the registered operator stands in the graph, and says that it has no
-    # derivative of its own; else the function itself is quicker.
-    if torch.is_grad_enabled():
-        return getattr(torch.ops.brctc, name)(*arguments)
-    return function(*arguments, checked=True)
-
-
 # ---- operators ------------------------------------------------------------------------------
 
-_INPUTS = "Tensor {}, Tensor targets, Tensor input_lengths, Tensor target_lengths, SymInt blank, bool from_logits"
-_INPUTS = _INPUTS.format("scores")
+_INPUTS = (
+    "Tensor scores, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
+    "SymInt blank, bool from_logits"
+)
 _library = torch.library.Library("brctc", "DEF")
 
 
@@ -353,14 +309,12 @@ def _register(schema: str, function: Any, fake: Any) -> str:
     return name
 
 
-def _fake_loss(scores, targets, input_lengths, target_lengths, blank, from_logits, risk, risk_factor, gradient):  # noqa: ANN001, ANN202
-    rows = _row_shape(scores, gradient and from_logits)
-    return (
-        scores.new_empty(scores.shape[1]),
-        scores.new_empty(_occupancy_size(scores, targets, gradient)),
-        scores.new_empty(rows),
-        scores.new_empty(rows),
-    )
+def _fake_loss(
+    scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, *options: Any
+) -> tuple[Tensor, Tensor]:
+    _, from_logits, _, _, gradient = options
+    size = _saved_size(scores, targets, from_logits) if gradient else 0
+    return scores.new_empty(scores.shape[1]), scores.new_empty(size)
 
 
 def _fake_gradient(scores: Tensor) -> Tensor:
@@ -371,47 +325,42 @@ def _fake_gradient(scores: Tensor) -> Tensor:
     return scores.new_empty(frames, batch, classes)
 
 
-def _fake_groups(scores, targets, input_lengths, target_lengths, blank, from_logits, at_start):  # noqa: ANN001, ANN202
+def _fake_groups(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     frames, batch, _ = scores.shape
-    return scores.new_empty(batch, frames, targets.shape[1]).transpose(1, 2), scores.new_empty(batch)
+    return scores.new_empty(batch, targets.shape[1], frames), scores.new_empty(batch)
 
 
-def _fake_best_path(scores, targets, input_lengths, target_lengths, blank, from_logits):  # noqa: ANN001, ANN202
+def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, ...]:
     frames, batch, _ = scores.shape
-    return (
-        targets.new_empty(batch, frames),
-        torch.empty_like(targets),
-        torch.empty_like(targets),
-        scores.new_empty(batch),
-    )
+    tokens = torch.empty_like(targets), torch.empty_like(targets)
+    return targets.new_empty(batch, frames), *tokens, scores.new_empty(batch)
 
 
 _name = _register(
-    f"ctc_loss({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"ctc_loss({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
     _ctc_loss,
     _fake_loss,
 )
 
 
 def _setup_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _keep(ctx, inputs, list(output[1:]))
-    ctx.mark_non_differentiable(*output[1:])
+    _keep(ctx, inputs, output[1])
+    ctx.mark_non_differentiable(output[1])
     ctx.has_gradient = inputs[8]
 
 
 def _loss_backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     if not ctx.has_gradient:
         raise RuntimeError("brctc::ctc_loss was called with gradient=False and cannot be differentiated")
-    tensors = ctx.saved_tensors
-    grad = torch.ops.brctc.ctc_loss_backward(grad_loss, *tensors[:4], *ctx.options, *tensors[4:])
+    *inputs, saved = ctx.saved_tensors
+    grad = torch.ops.brctc.ctc_loss_backward(grad_loss, *inputs, *ctx.options, saved)
     return (grad, *[None] * 8)
 
 
 torch.library.register_autograd(_name, _loss_backward, setup_context=_setup_loss, lib=_library)
 
 _name = _register(
-    f"ctc_loss_backward(Tensor grad_loss, {_INPUTS}, Tensor occupancy, Tensor row_max, Tensor row_scale)"
-    " -> Tensor",
+    f"ctc_loss_backward(Tensor grad_loss, {_INPUTS}, Tensor saved) -> Tensor",
     _ctc_loss_backward,
     lambda grad_loss, scores, *_: _fake_gradient(scores),
 )
@@ -421,7 +370,7 @@ _name = _register(f"path_groups({_INPUTS}, bool at_start) -> (Tensor, Tensor)", 
 
 
 def _setup_groups(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _keep(ctx, inputs, [])
+    _keep(ctx, inputs)
     ctx.at_start = inputs[6]
 
 

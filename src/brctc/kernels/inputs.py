@@ -58,13 +58,18 @@ def prepare_inputs(
     inputs = Inputs(
         scores,
         targets,
-        _integers("input_lengths", input_lengths).reshape(-1),
-        _integers("target_lengths", target_lengths).reshape(-1),
+        _lengths("input_lengths", input_lengths),
+        _lengths("target_lengths", target_lengths),
         blank,
         from_logits,
     )
     check_shapes(inputs)
     return inputs, batched
+
+
+def _lengths(name: str, value: Lengths) -> Tensor:
+    value = _integers(name, value)
+    return value if value.dim() == 1 else value.reshape(-1)
 
 
 def _integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
