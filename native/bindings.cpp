@@ -35,6 +35,7 @@ class Input {
       : is_double(is_double_),
         label_count(label_count_),
         threads(threads_),
+        label_stride_(label_stride),
         offsets_(static_cast<size_t>(N)) {
     batch.scores = reinterpret_cast<const void*>(scores);
     batch.stride_t = stride_t, batch.stride_n = stride_n;
@@ -43,15 +44,45 @@ class Input {
     batch.input_lengths = reinterpret_cast<const int64_t*>(input_lengths);
     batch.target_lengths = reinterpret_cast<const int64_t*>(target_lengths);
     batch.blank = blank, batch.from_logits = from_logits;
-    // label_stride < 0: concatenated targets
-    int64_t next = 0;
+    // label_stride < 0: concatenated targets. Lengths are not checked yet: no signed overflow.
+    uint64_t next = 0;
     for (int64_t n = 0; n < N; ++n) {
-      offsets_[static_cast<size_t>(n)] = next;
-      next += label_stride < 0 ? batch.target_lengths[n] : label_stride;
+      offsets_[static_cast<size_t>(n)] = static_cast<int64_t>(next);
+      next += static_cast<uint64_t>(label_stride < 0 ? batch.target_lengths[n] : label_stride);
     }
     batch.label_offset = offsets_.data();
   }
   Input(const Input&) = delete;
+
+  // What is wrong with lengths or labels, or "". Nothing is read out of bounds on the way.
+  std::string find_problem() const {
+    const int64_t *input_lengths = batch.input_lengths, *target_lengths = batch.target_lengths;
+    const auto text = [](int64_t value) { return std::to_string(value); };
+    const bool padded = label_stride_ >= 0;
+    const int64_t longest = padded ? label_stride_ : label_count;
+    int64_t sum = 0;
+    for (int64_t n = 0; n < batch.N; ++n) {
+      if (input_lengths[n] < 1 || input_lengths[n] > batch.T)
+        return "input_lengths[" + text(n) + "] is " + text(input_lengths[n]) + ", expected 1 to " +
+               text(batch.T) + ", the frames of log_probs";
+      if (target_lengths[n] < 0 || target_lengths[n] > longest)
+        return "target_lengths[" + text(n) + "] is " + text(target_lengths[n]) + ", expected 0 to " +
+               text(longest) + (padded ? ", the width of targets" : ", the number of targets");
+      sum += target_lengths[n];
+      if (!padded && sum > label_count) break;
+    }
+    if (!padded && sum != label_count)
+      return "target_lengths ask for " + text(sum) + (sum > label_count ? " or more" : "") +
+             " concatenated targets, but there are " + text(label_count);
+    for (int64_t n = 0; n < batch.N; ++n)
+      for (int64_t u = 0; u < target_lengths[n]; ++u) {
+        const int64_t label = batch.labels[batch.label_offset[n] + u];
+        if (label < 0 || label >= batch.C || label == batch.blank)
+          return "label " + text(u) + " of utterance " + text(n) + " is " + text(label) + ", " +
+                 (label == batch.blank ? "the blank" : "expected 0 to " + text(batch.C - 1));
+      }
+    return "";
+  }
 
   // Runs `work(n, bad, team)` for all utterances and reports the first that failed.
   template <class Work>
@@ -78,61 +109,27 @@ class Input {
   }
 
  private:
+  int64_t label_stride_;
   std::vector<int64_t> offsets_;
 };
 
-// What is wrong with lengths or labels, or "". Nothing is read out of bounds on the way.
-std::string find_problem(int64_t T, int64_t N, int64_t C, Address labels_at, int64_t label_count,
-                         int64_t width, Address input_lengths_at, Address target_lengths_at,
-                         int64_t blank) {
-  const auto* labels = reinterpret_cast<const int64_t*>(labels_at);
-  const auto* input_lengths = reinterpret_cast<const int64_t*>(input_lengths_at);
-  const auto* target_lengths = reinterpret_cast<const int64_t*>(target_lengths_at);
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  const bool padded = width >= 0;
-  const int64_t longest = padded ? width : label_count;
-  int64_t sum = 0;
-  for (int64_t n = 0; n < N; ++n) {
-    if (input_lengths[n] < 1 || input_lengths[n] > T)
-      return "input_lengths[" + text(n) + "] is " + text(input_lengths[n]) + ", expected 1 to " +
-             text(T) + ", the frames of log_probs";
-    if (target_lengths[n] < 0 || target_lengths[n] > longest)
-      return "target_lengths[" + text(n) + "] is " + text(target_lengths[n]) + ", expected 0 to " +
-             text(longest) + (padded ? ", the width of targets" : ", the number of targets");
-    sum += target_lengths[n];  // cannot overflow: each is at most the number of labels
-    if (!padded && sum > label_count) break;
-  }
-  if (!padded && sum != label_count)
-    return "target_lengths ask for " + text(sum) + (sum > label_count ? " or more" : "") +
-           " concatenated targets, but there are " + text(label_count);
-  int64_t start = 0;
-  for (int64_t n = 0; n < N; ++n) {
-    for (int64_t u = 0; u < target_lengths[n]; ++u) {
-      const int64_t label = labels[start + u];
-      if (label < 0 || label >= C || label == blank)
-        return "label " + text(u) + " of utterance " + text(n) + " is " + text(label) + ", " +
-               (label == blank ? "the blank" : "expected 0 to " + text(C - 1));
-    }
-    start += padded ? width : target_lengths[n];
-  }
-  return "";
-}
-
-// What backward needs lies in one buffer: the occupancy blocks, then shifts and scales of the
-// softmax rows. cpu.py's _saved_size knows its length.
-Forward forward_of(const Input& in, Address loss, Address saved) {
-  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr};
+// What backward needs lies in one buffer: the occupancy blocks; with from_logits shifts and scales
+// of the softmax rows; if there is room, their exponentials. cpu.py's _saved_size has its length.
+Forward forward_of(const Input& in, Address loss, Address saved, bool keep_exp) {
+  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr, nullptr};
   if (!saved || !in.batch.from_logits) return out;
   const Batch& b = in.batch;
   const size_t width = in.is_double ? 8 : 4;
   char* rows = reinterpret_cast<char*>(saved) + static_cast<size_t>(b.T * (in.label_count + b.N)) * width;
   out.row_shift = rows;
   out.row_scale = rows + static_cast<size_t>(b.N * b.T) * width;
+  if (keep_exp) out.row_exp = rows + static_cast<size_t>(2 * b.N * b.T) * width;
   return out;
 }
 
-void loss(const Input& in, int risk, double risk_factor, Address loss, Address saved) {
-  const Forward out = forward_of(in, loss, saved);
+void loss(const Input& in, int risk, double risk_factor, Address loss, Address saved,
+          bool keep_exp) {
+  const Forward out = forward_of(in, loss, saved, keep_exp);
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().loss[in.is_double](in.batch, n, static_cast<Risk>(risk), risk_factor, out, bad, team);
   });
@@ -151,7 +148,7 @@ void groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad
                      Address grad_likelihood, Address saved) {
   const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
                     reinterpret_cast<double*>(grad_likelihood)};
-  const Forward out = forward_of(in, 0, saved);
+  const Forward out = forward_of(in, 0, saved, false);
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().groups_backward[in.is_double](in.batch, n, grad, out, bad, team);
   });
@@ -183,19 +180,35 @@ double reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean
   return total;
 }
 
-// The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
-// Utterance n's part is weighed by weights[n] * scale.
-nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, double scale, Address saved_at) {
-  const Batch& b = in.batch;
-  const size_t width = in.is_double ? 8 : 4;
-  const bool batch_major = b.stride_n > b.stride_t;
-  auto* block = new Block(acquire(static_cast<size_t>(b.T * b.N * b.C) * width));
-  nb::capsule owner(block, [](void* p) noexcept {
+using Pooled = nb::ndarray<nb::pytorch>;
+
+// A tensor in a block that goes back to the pool when the tensor goes.
+Pooled pooled_tensor(const Block& block, std::initializer_list<size_t> shape, int is_double) {
+  if (!block.data) throw std::bad_alloc();
+  nb::capsule owner(new Block(block), [](void* p) noexcept {
     release(*static_cast<Block*>(p));
     delete static_cast<Block*>(p);
   });
-  if (!block->data) throw std::bad_alloc();
-  const Forward saved = forward_of(in, 0, saved_at);
+  const auto type = is_double ? nb::dtype<double>() : nb::dtype<float>();
+  return Pooled(block.data, shape, owner, {}, type);
+}
+
+Pooled empty(size_t count, int is_double) {
+  return pooled_tensor(acquire(count * (is_double ? 8 : 4)), {count}, is_double);
+}
+
+// The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
+// Utterance n's part is weighed by weights[n] * scale.
+Pooled gradient(const Input& in, Address weights, double scale, Address saved_at,
+                                  bool keep_exp) {
+  const Batch& b = in.batch;
+  const size_t width = in.is_double ? 8 : 4;
+  const bool batch_major = b.stride_n > b.stride_t;
+  const size_t T = static_cast<size_t>(b.T), N = static_cast<size_t>(b.N), C = static_cast<size_t>(b.C);
+  const Block block = acquire(T * N * C * width);
+  Pooled dense = batch_major ? pooled_tensor(block, {N, T, C}, in.is_double)
+                             : pooled_tensor(block, {T, N, C}, in.is_double);
+  const Forward saved = forward_of(in, 0, saved_at, keep_exp);
   const auto* weight = reinterpret_cast<const double*>(weights);
   {
     nb::gil_scoped_release free;
@@ -204,16 +217,12 @@ nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, double scale
       for (int64_t row = first; row < last; ++row) {
         const int64_t n = batch_major ? row / b.T : row % b.N;
         const int64_t t = batch_major ? row % b.T : row / b.N;
-        char* out = block->data + static_cast<size_t>(row * b.C) * width;
+        char* out = block.data + static_cast<size_t>(row * b.C) * width;
         kernels().gradient_row[in.is_double](b, n, t, weight[n] * scale, saved, out);
       }
     });
   }
-  const size_t T = static_cast<size_t>(b.T), N = static_cast<size_t>(b.N);
-  const auto type = in.is_double ? nb::dtype<double>() : nb::dtype<float>();
-  return nb::ndarray<nb::pytorch>(block->data,
-                                  {batch_major ? N : T, batch_major ? T : N, static_cast<size_t>(b.C)},
-                                  owner, {}, type);
+  return dense;
 }
 
 }  // namespace
@@ -221,13 +230,14 @@ nb::ndarray<nb::pytorch> gradient(const Input& in, Address weights, double scale
 NB_MODULE(_native, m) {
   nb::class_<Input>(m, "Input")
       .def(nb::init<Address, int, int64_t, int64_t, int64_t, int64_t, int64_t, Address, int64_t,
-                    int64_t, Address, Address, int64_t, bool, int>());
-  m.def("find_problem", &find_problem);
+                    int64_t, Address, Address, int64_t, bool, int>())
+      .def("find_problem", &Input::find_problem);
   m.def("loss", &loss);
   m.def("groups", &groups);
   m.def("groups_backward", &groups_backward);
   m.def("reduce", &reduce);
   m.def("best_path", &best_path);
+  m.def("empty", &empty);
   m.def("gradient", &gradient);
   m.def("instruction_set", [] { return std::string(instruction_set()); });
   m.def("poison_memory", &poison, "Fill every handed-out block with NaN (for tests).");

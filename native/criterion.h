@@ -182,11 +182,11 @@ struct Solver {
     result = arena.take<double>(2);
   }
 
-  // False if the scores cannot be read (then `bad_frame` says where) or this format cannot hold
-  // them (then it is all_read and the caller takes a wider one).
-  bool fill(double extra_range, int64_t& bad_frame) {
-    bad[team.rank] = emit.fill(utt, team);
-    team.sync();
+  void fill() { bad[team.rank] = emit.fill(utt, team); }
+
+  // After fill() and sync(): false if the scores cannot be read (then `bad_frame` says where) or
+  // this format cannot hold them (then it is all_read and the caller takes a wider one).
+  bool readable(double extra_range, int64_t& bad_frame) const {
     bad_frame = bad[0] != all_read || team.size == 1 ? bad[0] : bad[1];
     return bad_frame == all_read && emit.in_range(T, extra_range);
   }
@@ -265,7 +265,8 @@ struct Total : Solver<Real, In> {
     const int64_t middle = (T + 1) / 2;
     if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, occupancy != nullptr); }))
       return bad_frame = no_memory, true;
-    if (!Base::fill(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
+    // each direction needs just the frames that its thread fills: no need to meet before the middle
+    Base::fill();
     Base::begin();
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
     // blanks: multiply their emissions, add lambda to the loss.
@@ -284,6 +285,7 @@ struct Total : Solver<Real, In> {
       back.chain.step_unit(back.unit_row());
     }
     team.sync();
+    if (!Base::readable(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
     if (team.rank == 0) {
       const double log_total = meet();
       Base::result[0] = log_total;
@@ -433,7 +435,10 @@ struct Posteriors : Grouped<Real, In> {
   bool solve(bool gradient, int64_t& bad_frame) {
     const bool carved = carve(team, [&](Arena& arena) { Base::take(arena, gradient); });
     if (!carved) bad_frame = no_memory;
-    if (!carved || !Base::fill(0, bad_frame)) return false;
+    if (!carved) return false;
+    Base::fill();
+    team.sync();
+    if (!Base::readable(0, bad_frame)) return false;
     Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
       Real* __restrict m = group_m + k * K;
       Int* __restrict e = group_e + k * K;
@@ -479,7 +484,10 @@ struct Emission : Grouped<Real, In> {
     });
     if (!carved) bad_frame = no_memory;
     const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
-    if (!carved || !Base::fill(0, bad_frame) || !representable) return false;
+    if (!carved) return false;
+    Base::fill();
+    team.sync();
+    if (!Base::readable(0, bad_frame) || !representable) return false;
     if (team.rank == 0)
       for (int64_t u = 0; u < K; ++u) sum[u] = peak[u] = peak_frame[u] = 0;
     Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {

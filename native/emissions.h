@@ -18,7 +18,7 @@ struct Utterance {
   const int64_t* labels;  // labels[u - 1] is label u
   int64_t blank;
   bool from_logits;
-  In *row_shift, *row_scale;  // with from_logits
+  In *row_shift, *row_scale, *row_exp;  // with from_logits
   Utterance(const Batch& b, int64_t n, const Forward* keep)
       : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
         stride_t(b.stride_t),
@@ -29,35 +29,43 @@ struct Utterance {
         blank(b.blank),
         from_logits(b.from_logits),
         row_shift(keep && keep->row_shift ? static_cast<In*>(keep->row_shift) + n * b.T : nullptr),
-        row_scale(keep && keep->row_shift ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr) {}
+        row_scale(keep && keep->row_shift ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr),
+        row_exp(keep && keep->row_exp ? static_cast<In*>(keep->row_exp) + n * b.T * b.C : nullptr) {}
 };
 
 template <class In>
-static In row_shiftimum(const In* __restrict x, int64_t C) {
+static In row_maximum(const In* __restrict x, int64_t C) {
   In best = x[0];
 #pragma omp simd reduction(max : best)
   for (int64_t c = 0; c < C; ++c) best = x[c] > best ? x[c] : best;
   return best;
 }
 
+// The sum of exp(x - shift); the terms go to `kept`, if that is not null.
 template <class In>
-static In row_sum_exp(const In* __restrict x, In shift, int64_t C) {
+static In row_sum_exp(const In* __restrict x, In shift, int64_t C, In* __restrict kept) {
+  const Clamp<In> clamp;
   In sum = 0;
+  if (kept) {
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < C; ++c) sum += exp_dense(x[c] - shift);
+    for (int64_t c = 0; c < C; ++c) sum += kept[c] = exp_dense(x[c] - shift, clamp);
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; ++c) sum += exp_dense(x[c] - shift, clamp);
+  }
   return sum;
 }
 
 // softmax = exp(x - shift) / sum. Logits of ordinary size need no shift and no search for their
 // maximum: the sum tells. False for NaN, +inf, or nothing but -inf.
 template <class In>
-static bool softmax_row(const In* x, int64_t C, In& shift, In& sum) {
+static bool softmax_row(const In* x, int64_t C, In& shift, In& sum, In* kept = nullptr) {
   const In usual = static_cast<In>(1e30);
   shift = 0;
-  sum = row_sum_exp(x, shift, C);
+  sum = row_sum_exp(x, shift, C, kept);
   if (sum > 1 / usual && sum < usual) return true;
-  shift = row_shiftimum(x, C);
-  sum = row_sum_exp(x, shift, C);
+  shift = row_maximum(x, C);
+  sum = row_sum_exp(x, shift, C, kept);
   return sum >= static_cast<In>(0.99) && sum < usual;
 }
 
@@ -90,12 +98,11 @@ struct Emissions {
   // Fills the rows that are this rank's. Returns the first unreadable frame, or all_read.
   template <class In>
   int64_t fill(const Utterance<In>& utt, const Team& team) {
-    int64_t bad = all_read;
     const int64_t half = (utt.T + team.size - 1) / team.size;
     const int64_t first = team.rank * half, last = first + half < utt.T ? first + half : utt.T;
     for (int64_t t = first; t < last; ++t)
-      if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank])) && bad == all_read) bad = t;
-    return bad;
+      if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank]))) return t;
+    return all_read;
   }
 
   template <class In>
@@ -106,7 +113,8 @@ struct Emissions {
     prefetch(utt, t + 4);
     if (utt.from_logits) {
       In sum;
-      if (!softmax_row(row, utt.C, shift, sum)) return false;
+      In* kept = utt.row_exp ? utt.row_exp + t * utt.C : nullptr;
+      if (!softmax_row(row, utt.C, shift, sum, kept)) return false;
       if (utt.row_shift) utt.row_shift[t] = shift, utt.row_scale[t] = 1 / sum;
       log_normaliser[t] = __builtin_log(static_cast<double>(sum));
     }
@@ -190,11 +198,19 @@ void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const
   const In w = static_cast<In>(weight);
   const bool used = t < batch.input_lengths[n] && weight != 0;
   if (used && batch.from_logits) {
-    const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
-    const In shift = static_cast<const In*>(saved.row_shift)[n * batch.T + t];
-    const In scale = w * static_cast<const In*>(saved.row_scale)[n * batch.T + t];
+    const int64_t row = n * batch.T + t;
+    const In scale = w * static_cast<const In*>(saved.row_scale)[row];
+    if (saved.row_exp) {
+      const In* __restrict kept = static_cast<const In*>(saved.row_exp) + row * C;
 #pragma omp simd
-    for (int64_t c = 0; c < C; ++c) grad[c] = exp_dense(x[c] - shift) * scale;
+      for (int64_t c = 0; c < C; ++c) grad[c] = kept[c] * scale;
+    } else {
+      const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
+      const In shift = static_cast<const In*>(saved.row_shift)[row];
+      const Clamp<In> clamp;
+#pragma omp simd
+      for (int64_t c = 0; c < C; ++c) grad[c] = exp_dense(x[c] - shift, clamp) * scale;
+    }
   } else {
     __builtin_memset(grad, 0, static_cast<size_t>(C) * sizeof(In));
   }

@@ -36,6 +36,7 @@ struct Forward {
   void* occupancy;  // flat blocks; -d loss / d log y, or null if no gradient is wanted
   void* row_shift;  // (N, T), with from_logits only: softmax = exp(x - shift) * scale
   void* row_scale;  // (N, T)
+  void* row_exp;    // (N, T, C): exp(x - shift), or null to find it again
 };
 
 // Group posteriors, or in the backward pass the gradients that belong to them.

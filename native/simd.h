@@ -124,10 +124,23 @@ static inline double exp_exact(double hi, double lo) {
   return m * __builtin_bit_cast(double, (e + 1023) << 52);
 }
 
-// exp(x) for a softmax: zero below -87, huge above 88, NaN stays NaN.
-static inline float exp_dense(float x) {
-  const float above = x < -88.0f ? -88.0f : x;
-  const float y = above > 88.0f ? 88.0f : above;
+// Limits that the compiler must not see through: with constants it turns the two selects of a
+// clamp into a chain of compares and blends, and the loop takes twice as long.
+template <class Real>
+struct Clamp {
+  Real low, high;
+  Clamp() : low(sizeof(Real) == 4 ? -88 : -709), high(-low) {
+    asm("" : "+m"(low), "+m"(high));
+  }
+  Real operator()(Real x) const {
+    const Real above = x < low ? low : x;  // NaN stays NaN
+    return high < above ? high : above;
+  }
+};
+
+// exp(x) for a softmax: zero below -88, huge above 88, NaN stays NaN.
+static inline float exp_dense(float x, const Clamp<float>& clamp) {
+  const float y = clamp(x);
   const float shifted = y * 1.44269504f + round_to_exponent;
   const float n = shifted - round_to_exponent;
   const float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -140,11 +153,10 @@ static inline float exp_dense(float x) {
   return p * exponent_of(shifted);
 }
 
-static inline double exp_dense(double x) {
-  const double above = x < -709.0 ? -709.0 : x;
+static inline double exp_dense(double x, const Clamp<double>& clamp) {
   double m;
   int64_t e;
-  split_exp(above > 709.0 ? 709.0 : above, m, e);
+  split_exp(clamp(x), m, e);
   return x < -708.0 ? 0.0 : m * __builtin_bit_cast(double, (e + 1023) << 52);
 }
 

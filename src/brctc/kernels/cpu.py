@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.inputs import Inputs, check_shapes, check_values
+from brctc.kernels.inputs import Inputs, check_shapes
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
@@ -62,7 +62,6 @@ class _Call:
     def __init__(self, inputs: Inputs, checked: bool = False) -> None:
         if not checked:
             check_shapes(inputs)
-            check_values(inputs)
         scores = inputs.scores.detach()
         self.scores = scores = scores if scores.stride(2) == 1 else scores.contiguous()
         self.targets = targets = inputs.targets.contiguous()
@@ -83,10 +82,14 @@ class _Call:
             inputs.from_logits,
             torch.get_num_threads(),
         )
+        if not checked and (problem := self.native.find_problem()):
+            raise ValueError(problem)
 
-    def gradient(self, weights: Tensor, scale: float, saved: Tensor) -> Tensor:
+    def gradient(self, weights: Tensor, scale: float, saved: Tensor, keeps_exp: bool) -> Tensor:
         """The dense gradient in the layout of the scores, each utterance's weighed."""
-        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr())
+        dense = _native.gradient(
+            self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp
+        )
         return dense.transpose(0, 1) if _batch_major(self.scores) else dense
 
 
@@ -94,11 +97,27 @@ def _batch_major(scores: Tensor) -> bool:
     return bool(scores.stride(1) > scores.stride(0))
 
 
-def _saved_size(scores: Tensor, targets: Tensor, from_logits: bool) -> int:
-    """Occupancies, a block of T rows of U_n + 1 per utterance in either target layout; then shift
-    and scale of every softmax row."""
-    frames, batch, _ = scores.shape
-    return frames * (targets.numel() + batch) + (2 * frames * batch if from_logits else 0)
+# Up to this many scores, the exponentials of from_logits are kept for the backward pass: they come
+# from the cache then. Beyond, to find them again costs no more than to read them.
+_KEPT_EXPONENTIALS = 2**22
+
+
+def _keeps_exp(scores: Tensor, from_logits: bool) -> bool:
+    return from_logits and scores.numel() <= _KEPT_EXPONENTIALS
+
+
+def _saved_size(scores: Tensor, targets: Tensor, from_logits: bool, keeps_exp: bool) -> int:
+    """Occupancies, a block of T rows of U_n + 1 per utterance in either target layout; then shift,
+    scale and perhaps the exponentials of every softmax row."""
+    frames, batch, classes = scores.shape
+    per_row = (2 if from_logits else 0) + (classes if keeps_exp else 0)
+    return frames * (targets.numel() + batch) + frames * batch * per_row
+
+
+def _empty(scores: Tensor, size: int) -> Tensor:
+    """Large tensors come from the core's pool: torch's would be fresh pages at every call."""
+    large = 2**16
+    return _native.empty(size, scores.dtype == torch.float64) if size >= large else scores.new_empty(size)
 
 
 def _native_loss(
@@ -117,8 +136,9 @@ def _native_loss(
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
     losses = torch.empty(scores.shape[1], dtype=torch.float64)
-    saved = scores.new_empty(_saved_size(scores, targets, from_logits) if gradient else 0)
-    _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr())
+    keeps_exp = _keeps_exp(scores, from_logits)
+    saved = _empty(scores, _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0)
+    _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr(), keeps_exp)
     return losses, saved
 
 
@@ -142,11 +162,12 @@ def _ctc_loss_backward(
     if grad_loss.shape != scores.shape[1:2] or not grad_loss.is_floating_point():
         found = f"{grad_loss.dtype} {tuple(grad_loss.shape)}"
         raise ValueError(f"grad_loss is {found}, expected {scores.shape[1]} floating-point values")
-    size = _saved_size(scores, targets, from_logits)
+    keeps_exp = _keeps_exp(scores, from_logits)
+    size = _saved_size(scores, targets, from_logits, keeps_exp)
     if saved.dtype != scores.dtype or saved.shape != (size,) or not saved.is_contiguous():
         found = f"{saved.dtype} {tuple(saved.shape)}"
         raise ValueError(f"saved is {found}, expected {size} contiguous {scores.dtype} values")
-    return call.gradient(grad_loss.detach().double().contiguous(), 1.0, saved)
+    return call.gradient(grad_loss.detach().double().contiguous(), 1.0, saved, keeps_exp)
 
 
 def _path_groups(
@@ -191,12 +212,12 @@ def _path_groups_backward(
         raise ValueError(f"grad_likelihood has shape {tuple(grad_likelihood.shape)}, expected (N)")
     shares = grad_share.detach().to(scores.dtype).contiguous()
     likelihoods = grad_likelihood.detach().to(torch.float64).contiguous()
-    saved = scores.new_empty(_saved_size(scores, targets, from_logits))
+    saved = _empty(scores, _saved_size(scores, targets, from_logits, keeps_exp=False))
     _native.groups_backward(
         call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr(), saved.data_ptr()
     )
     # what is saved belongs to d log P: the sign of a loss is the caller's
-    return call.gradient(torch.ones(batch, dtype=torch.float64), -1.0, saved)
+    return call.gradient(torch.ones(batch, dtype=torch.float64), -1.0, saved, keeps_exp=False)
 
 
 def _check_padded(targets: Tensor) -> None:
@@ -259,11 +280,11 @@ class _Loss(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
             dense = torch.ops.brctc.ctc_loss_backward(grad * ctx.weights, *inputs, *ctx.options, saved)
         else:
-            call = _Call(Inputs(*inputs, *ctx.options), checked=True)
-            if grad.dim() == 0:
-                dense = call.gradient(ctx.weights, grad.item(), saved)
-            else:
-                dense = call.gradient(grad.double().contiguous(), 1.0, saved)
+            batch = Inputs(*inputs, *ctx.options)
+            keeps_exp = _keeps_exp(batch.scores, batch.from_logits)
+            weights = ctx.weights if grad.dim() == 0 else grad.double().contiguous()
+            scale = grad.item() if grad.dim() == 0 else 1.0
+            dense = _Call(batch, checked=True).gradient(weights, scale, saved, keeps_exp)
         return (dense, *[None] * 10)
 
 
@@ -313,7 +334,8 @@ def _fake_loss(
     scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor]:
     _, from_logits, _, _, gradient = options
-    size = _saved_size(scores, targets, from_logits) if gradient else 0
+    keeps_exp = _keeps_exp(scores, from_logits)
+    size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
     return scores.new_empty(scores.shape[1]), scores.new_empty(size)
 
 

@@ -115,20 +115,15 @@ def check_shapes(inputs: Inputs) -> None:
 
 def check_values(inputs: Inputs) -> None:
     """Raises for lengths and labels out of range, naming the utterance and the value."""
-    scores, targets, input_lengths, target_lengths, blank, _ = inputs
-    labels = targets.detach().cpu().contiguous()
-    input_lengths = input_lengths.cpu().contiguous()
-    target_lengths = target_lengths.cpu().contiguous()
-    problem = _native.find_problem(
-        *scores.shape,
-        labels.data_ptr(),
-        labels.numel(),
-        labels.shape[1] if labels.dim() == 2 else -1,
-        input_lengths.data_ptr(),
-        target_lengths.data_ptr(),
-        blank,
-    )
-    if problem:
+    targets = inputs.targets.detach().cpu().contiguous()
+    input_lengths = inputs.input_lengths.cpu().contiguous()
+    target_lengths = inputs.target_lengths.cpu().contiguous()
+    width = targets.shape[1] if targets.dim() == 2 else -1
+    labels = targets.data_ptr(), targets.numel(), width
+    lengths = input_lengths.data_ptr(), target_lengths.data_ptr()
+    no_scores = 0
+    batch = _native.Input(no_scores, False, *inputs.scores.shape, 0, 0, *labels, *lengths, inputs.blank, False, 1)
+    if problem := batch.find_problem():
         raise ValueError(problem)
 
 
