@@ -211,7 +211,9 @@ def check_memory(shape: Shape) -> list[Check]:
     for risk in RISKS:
         long_each = risk == "EarlyEmission" and shape.T >= 2000
         extra = (peak_growth(shape, risk) - gradient) / MEBIBYTE
-        checks.append(Check(f"{shape} {risk} fused, MB beyond the gradient", extra, 46 if long_each else 32, True))
+        checks.append(
+            Check(f"{shape} {risk} fused, MB beyond the gradient", extra, 46 if long_each else 32, True)
+        )
     return checks
 
 
@@ -223,13 +225,17 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
         line = f"{shape:>16}"
         for name in names:
             peer = "torch fused" if "fused" in name else "torch"
-            factor = "" if name in ("torch", "torch fused", "log_softmax") else f" ({ms[peer] / ms[name]:.1f}x)"
+            factor = (
+                "" if name in ("torch", "torch fused", "log_softmax") else f" ({ms[peer] / ms[name]:.1f}x)"
+            )
             line += f"{ms[name]:.2f}{factor}".rjust(22)
         print(line)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="3 samples instead of 11")
     parser.add_argument("--json", metavar="FILE", help="write all figures here")
     parser.add_argument("--shape", metavar="N,T,U,C", help="measure this one shape only")

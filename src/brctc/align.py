@@ -79,9 +79,7 @@ class Infeasible(NamedTuple):
         return f"utterance {self.utterance} needs {self.frames_needed} frames and has {self.frames_given}"
 
 
-def check_feasible(
-    targets: Tensor, input_lengths: Lengths, target_lengths: Lengths
-) -> list[Infeasible]:
+def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> list[Infeasible]:
     """Names every utterance that no path fits into; an empty list if all are well.
 
     A target needs a frame for each label, and one more between two equal neighbours.

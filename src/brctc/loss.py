@@ -42,9 +42,7 @@ def bayes_risk_ctc_loss(
         raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
     if risk is not None and not isinstance(risk, BayesRisk):
         raise TypeError(f"risk must be a BayesRisk or None, got {type(risk).__name__}")
-    inputs, batched = prepare_inputs(
-        log_probs, targets, input_lengths, target_lengths, blank, from_logits
-    )
+    inputs, batched = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
     kernel = choose_backend(backend, inputs.scores.device)
     if kernel.has_closed_form(risk):
         loss = kernel.loss(inputs, risk, reduction, zero_infinity)

@@ -124,6 +124,8 @@ def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
     name = type(risk).__name__
     if risk.tokens not in ("last", "each"):
         raise ValueError(f'{name}.tokens is {risk.tokens!r}, expected "last" or "each"')
+    if groups.targets.shape[1] == 0:
+        return -groups.log_likelihood  # no token in the whole batch: plain CTC
     log_risk = risk.log_risk(groups)
     _check_shape(name, log_risk, groups)
     log_share, exists = groups.log_share, groups.token_exists
@@ -136,9 +138,9 @@ def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
     highest = weighed.detach().amax(-1, keepdim=True)
     if torch.compiler.is_compiling() or not (highest < math.inf).all():
         # NaN or +inf: an error where there are paths, but a risk may say anything where there are none
-        possible = log_share > -math.inf
-        _check_values(name, log_risk, possible)
-        weighed = torch.where(possible, weighed, -math.inf)
+        occupied = log_share > -math.inf
+        _check_values(name, log_risk, occupied)
+        weighed = torch.where(occupied, weighed, -math.inf)
         highest = weighed.detach().amax(-1, keepdim=True)
     highest = torch.where(highest > -math.inf, highest, 0)
     total = (weighed - highest).exp().sum(-1)
@@ -146,7 +148,9 @@ def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
     some = exists & (total > 0)
     log_objective = torch.where(some, torch.where(some, total, 1).log() + highest.squeeze(-1), -math.inf)
     log_objective = torch.where(exists, log_objective, 0).sum(1) / exists.sum(1).clamp(min=1)
-    return -(groups.log_likelihood + log_objective)
+    # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
+    possible = log_objective > -math.inf
+    return torch.where(possible, -(groups.log_likelihood + log_objective), math.inf)
 
 
 def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
@@ -159,10 +163,10 @@ def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
         raise ValueError(f"{name}.log_risk returned shape {given}, not broadcastable to (N, U, T) = {wanted}")
 
 
-def _check_values(name: str, log_risk: Tensor, possible: Tensor) -> None:
+def _check_values(name: str, log_risk: Tensor, occupied: Tensor) -> None:
     if torch.compiler.is_compiling():
         return  # a trace cannot look at values: a NaN risk shows as a NaN loss there
-    wrong = possible & ~(log_risk < math.inf)
+    wrong = occupied & ~(log_risk < math.inf)
     if wrong.any():
         n, u, t = wrong.nonzero()[0].tolist()
         value = log_risk.detach().expand_as(wrong)[n, u, t].item()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.inputs import Inputs, check_shapes
+from brctc.kernels.inputs import Inputs, check_shapes, native_batch
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
@@ -63,34 +63,20 @@ class _Call:
         if not checked:
             check_shapes(inputs)
         scores = inputs.scores.detach()
-        self.scores = scores = scores if scores.stride(2) == 1 else scores.contiguous()
-        self.targets = targets = inputs.targets.contiguous()
-        self.input_lengths = inputs.input_lengths.contiguous()
-        self.target_lengths = inputs.target_lengths.contiguous()
-        self.native = _native.Input(
-            scores.data_ptr(),
-            scores.dtype == torch.float64,
-            *scores.shape,
-            scores.stride(0),
-            scores.stride(1),
-            targets.data_ptr(),
-            targets.numel(),
-            targets.shape[1] if targets.dim() == 2 else -1,
-            self.input_lengths.data_ptr(),
-            self.target_lengths.data_ptr(),
-            inputs.blank,
-            inputs.from_logits,
-            torch.get_num_threads(),
+        self.inputs = inputs._replace(
+            scores=scores if scores.stride(2) == 1 else scores.contiguous(),
+            targets=inputs.targets.contiguous(),
+            input_lengths=inputs.input_lengths.contiguous(),
+            target_lengths=inputs.target_lengths.contiguous(),
         )
+        self.native = native_batch(self.inputs)
         if not checked and (problem := self.native.find_problem()):
             raise ValueError(problem)
 
     def gradient(self, weights: Tensor, scale: float, saved: Tensor, keeps_exp: bool) -> Tensor:
         """The dense gradient in the layout of the scores, each utterance's weighed."""
-        dense = _native.gradient(
-            self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp
-        )
-        return dense.transpose(0, 1) if _batch_major(self.scores) else dense
+        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp)
+        return dense.transpose(0, 1) if _batch_major(self.inputs.scores) else dense
 
 
 def _batch_major(scores: Tensor) -> bool:
@@ -184,9 +170,7 @@ def _path_groups(
     call = _Call(inputs)
     log_share = scores.new_empty(scores.shape[1], targets.shape[1], scores.shape[0])
     log_likelihood = torch.empty(scores.shape[1], dtype=torch.float64)
-    _native.groups(
-        call.native, at_start, targets.shape[1], log_share.data_ptr(), log_likelihood.data_ptr()
-    )
+    _native.groups(call.native, at_start, targets.shape[1], log_share.data_ptr(), log_likelihood.data_ptr())
     return log_share, log_likelihood.to(scores.dtype)
 
 
@@ -258,24 +242,25 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *arguments, reduction, zero_infinity = arguments
-        losses, saved = _native_loss(*arguments)
-        if arguments[8]:  # gradient
-            _keep(ctx, arguments, saved)
+        *operands, reduction, zero_infinity = arguments
+        losses, saved = _native_loss(*operands)
+        if operands[8]:  # gradient
+            _keep(ctx, operands, saved)
         ctx.weights = weights = torch.empty_like(losses)
         value = _native.reduce(
             losses.data_ptr(),
             losses.shape[0],
-            arguments[3].contiguous().data_ptr(),  # target_lengths
+            operands[3].contiguous().data_ptr(),  # target_lengths
             reduction == "mean",
             zero_infinity,
             weights.data_ptr(),
         )
-        dtype = arguments[0].dtype
+        dtype = operands[0].dtype
         return losses.to(dtype) if reduction == "none" else torch.tensor(value, dtype=dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         *inputs, saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
             dense = torch.ops.brctc.ctc_loss_backward(grad * ctx.weights, *inputs, *ctx.options, saved)
@@ -296,10 +281,11 @@ class _Groups(torch.autograd.Function):
         return _path_groups(*arguments)
 
     @staticmethod
-    def backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> tuple[Tensor | None, ...]:
-        backward = torch.ops.brctc.path_groups_backward if torch.is_grad_enabled() else _path_groups_backward
-        grads = (grad_share, grad_likelihood)
-        return (backward(*grads, *ctx.saved_tensors, *ctx.options, ctx.at_start), *[None] * 6)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        operands: tuple[Any, ...] = (*grads, *ctx.saved_tensors, *ctx.options, ctx.at_start)
+        if torch.is_grad_enabled():
+            return (torch.ops.brctc.path_groups_backward(*operands), *[None] * 6)
+        return (_path_groups_backward(*operands), *[None] * 6)
 
 
 def _keep(ctx: Any, arguments: Any, *saved: Tensor) -> None:
@@ -323,11 +309,11 @@ def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
 
 
 def _register(schema: str, function: Any, fake: Any) -> str:
-    name = "brctc::" + schema.split("(")[0]
+    name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(schema.split("(")[0], function, "CPU")
-    torch.library.register_fake(name, fake, lib=_library)
-    return name
+    _library.impl(name, function, "CPU")
+    torch.library.register_fake(f"brctc::{name}", fake, lib=_library)
+    return f"brctc::{name}"
 
 
 def _fake_loss(
@@ -348,12 +334,12 @@ def _fake_gradient(scores: Tensor) -> Tensor:
 
 
 def _fake_groups(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    frames, batch, _ = scores.shape
+    frames, batch = scores.shape[:2]
     return scores.new_empty(batch, targets.shape[1], frames), scores.new_empty(batch)
 
 
 def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    frames, batch, _ = scores.shape
+    frames, batch = scores.shape[:2]
     tokens = torch.empty_like(targets), torch.empty_like(targets)
     return targets.new_empty(batch, frames), *tokens, scores.new_empty(batch)
 

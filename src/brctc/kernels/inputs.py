@@ -113,17 +113,38 @@ def check_shapes(inputs: Inputs) -> None:
         raise ValueError(f"targets hold {targets.shape[0]} rows for {batch} utterances")
 
 
+def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
+    """What the native core takes. It holds addresses: the tensors, contiguous and on the CPU, must
+    outlive it. Without scores it can only look for problems."""
+    scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
+    frames, batch, classes = scores.shape
+    return _native.Input(
+        scores.data_ptr() if with_scores else 0,
+        scores.dtype == torch.float64,
+        frames,
+        batch,
+        classes,
+        scores.stride(0),
+        scores.stride(1),
+        targets.data_ptr(),
+        targets.numel(),
+        targets.shape[1] if targets.dim() == 2 else -1,
+        input_lengths.data_ptr(),
+        target_lengths.data_ptr(),
+        blank,
+        from_logits,
+        torch.get_num_threads(),
+    )
+
+
 def check_values(inputs: Inputs) -> None:
     """Raises for lengths and labels out of range, naming the utterance and the value."""
-    targets = inputs.targets.detach().cpu().contiguous()
-    input_lengths = inputs.input_lengths.cpu().contiguous()
-    target_lengths = inputs.target_lengths.cpu().contiguous()
-    width = targets.shape[1] if targets.dim() == 2 else -1
-    labels = targets.data_ptr(), targets.numel(), width
-    lengths = input_lengths.data_ptr(), target_lengths.data_ptr()
-    no_scores = 0
-    batch = _native.Input(no_scores, False, *inputs.scores.shape, 0, 0, *labels, *lengths, inputs.blank, False, 1)
-    if problem := batch.find_problem():
+    local = inputs._replace(
+        targets=inputs.targets.detach().cpu().contiguous(),
+        input_lengths=inputs.input_lengths.cpu().contiguous(),
+        target_lengths=inputs.target_lengths.cpu().contiguous(),
+    )
+    if problem := native_batch(local, with_scores=False).find_problem():
         raise ValueError(problem)
 
 
@@ -131,5 +152,5 @@ def pad_targets(inputs: Inputs) -> Inputs:
     """The same inputs with (N, U) targets; concatenated ones are laid out in rows."""
     if inputs.targets.dim() == 2:
         return inputs
-    rows = torch.split(inputs.targets, inputs.target_lengths.tolist())
+    rows = list(torch.split(inputs.targets, inputs.target_lengths.tolist()))
     return inputs._replace(targets=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))

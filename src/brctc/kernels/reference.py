@@ -78,14 +78,17 @@ def _check_emissions(emissions: Tensor, in_time: Tensor, inputs: Inputs) -> None
     wrong = (read & ~(emissions < math.inf)).any(-1)
     if wrong.any():
         n, t = wrong.nonzero()[0].tolist()
-        name = "logits hold NaN or +inf, or only -inf," if inputs.from_logits else "log_probs hold NaN or +inf"
+        name = (
+            "logits hold NaN or +inf, or only -inf," if inputs.from_logits else "log_probs hold NaN or +inf"
+        )
         raise ValueError(f"{name} at frame {t} of utterance {n}")
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
     """x[s - by], NEVER where there is no such state."""
     pad = x.new_full((*x.shape[:-1], abs(by)), NEVER)
-    return torch.cat([pad, x[..., :-by]], -1) if by > 0 else torch.cat([x[..., -by:], pad], -1)
+    size = x.shape[-1]
+    return torch.cat([pad, x], -1)[..., :size] if by > 0 else torch.cat([x, pad], -1)[..., -size:]
 
 
 def _add(*terms: Tensor) -> Tensor:

@@ -1,0 +1,33 @@
+# make venv | test | bench | lint: everything runs in .venv, which is made as needed.
+PYTHON ?= python3.11
+BIN := .venv/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.h)
+
+.PHONY: venv test bench lint sanitize clean
+
+venv: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[plot,dev]'
+	touch $@
+
+test: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+bench: venv
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ctc_loss.py --json build/ctc_loss.json
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+# The native tests in a build with the address and undefined-behaviour sanitizers.
+sanitize: venv
+	tests/sanitize.sh
+
+clean:
+	rm -rf .venv build
