@@ -32,6 +32,8 @@ struct Direction {
 
   int64_t block;  // frames whose shares are kept at a time; 0 if there is no going back
 
+  Direction(const Emissions<Real>& emissions, bool backwards) : emit(&emissions), reversed(backwards) {}
+
   // `steps` frames of the T will be run over.
   void take(Arena& arena, int64_t frames, int64_t labels, int64_t steps, bool gradient) {
     T = frames, U = labels, K = padded(U);
@@ -54,8 +56,7 @@ struct Direction {
   int64_t unit_row() const { return block ? block : -1; }
   bool replays(int64_t steps) const { return block != 0 && block < steps; }
 
-  void begin(const int64_t* labels, const Emissions<Real>& emissions, bool backwards) {
-    emit = &emissions, reversed = backwards;
+  void begin(const int64_t* labels) {
     for (int64_t u = 0; u < K; ++u) {
       const bool follows = u >= 2 && u <= U;
       const int64_t a = reversed ? U - u : u - 1, b = reversed ? a + 1 : a - 1;
@@ -166,7 +167,9 @@ struct Solver {
   const Team& team;
   int64_t T, U, K;
   Emissions<Real> emit;
-  Direction<Real> ahead, back;
+  // Every rank has its own copy of these; what they point to is shared. The rank that runs a
+  // direction owns it, and the others follow with chain.follow().
+  Direction<Real> ahead{emit, false}, back{emit, true};
   int64_t* bad;    // per rank
   double* result;  // what rank 0 tells the others
 
@@ -189,11 +192,6 @@ struct Solver {
   bool readable(double extra_range, int64_t& bad_frame) const {
     bad_frame = bad[0] != all_read || team.size == 1 ? bad[0] : bad[1];
     return bad_frame == all_read && emit.in_range(T, extra_range);
-  }
-
-  void begin() {
-    if (team.mine(0)) ahead.begin(utt.labels, emit, false);
-    if (team.mine(1)) back.begin(utt.labels, emit, true);
   }
 
   double normaliser() const {
@@ -267,7 +265,8 @@ struct Total : Solver<Real, In> {
       return bad_frame = no_memory, true;
     // each direction needs just the frames that its thread fills: no need to meet before the middle
     Base::fill();
-    Base::begin();
+    if (team.mine(0)) ahead.begin(utt.labels);
+    if (team.mine(1)) back.begin(utt.labels);
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
     // blanks: multiply their emissions, add lambda to the loss.
     const bool risky = risk_factor != 0 && U > 0;
@@ -285,6 +284,8 @@ struct Total : Solver<Real, In> {
       back.chain.step_unit(back.unit_row());
     }
     team.sync();
+    ahead.chain.follow(middle);
+    back.chain.follow(T - middle + 1);
     if (!Base::readable(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
     if (team.rank == 0) {
       const double log_total = meet();
@@ -349,14 +350,15 @@ struct Grouped : Solver<Real, In> {
   template <class Combine>
   void run(Combine combine) {
     const bool paired = team.size > 1;
-    Base::begin();
     if (team.mine(0)) {
+      before.begin(utt.labels);
       before.sweep(T, [&](int64_t k) {
         copy(before.chain.labels(), group_m + k * K, group_e + k * K);
       });
       find_total();
     }
-    if (team.mine(1))
+    if (team.mine(1)) {
+      after.begin(utt.labels);
       after.sweep(T, [&](int64_t k) {
         const Row<Real>& entering = after.chain.entering;
         if (paired)
@@ -364,13 +366,14 @@ struct Grouped : Solver<Real, In> {
         else
           combine(T - 1 - k, entering.m, entering.e);
       });
-    team.sync();
-    if (paired) {
-      if (team.rank != 0) find_total();
-      if (team.rank == 0)
-        for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, rest_m + k * K, rest_e + k * K);
-      team.sync();
     }
+    if (!paired) return;
+    team.sync();
+    before.chain.follow(T);
+    find_total();
+    if (team.rank == 0)
+      for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, rest_m + k * K, rest_e + k * K);
+    team.sync();
   }
 
   void copy(const Row<Real>& row, Real* __restrict m, Int* __restrict e) const {

@@ -82,6 +82,9 @@ struct Chain {
     blank[0].e[0] = 0;
   }
 
+  // For a thread that reads the state of a chain which another has taken `steps` steps.
+  void follow(int64_t steps) { now = static_cast<int>(steps % 2); }
+
   const Row<Real>& blanks() const { return blank[now]; }
   const Row<Real>& labels() const { return label[now]; }
 

@@ -86,3 +86,6 @@ class TableRisk(BayesRisk):
 
     def log_risk(self, groups):
         return self.table.to(groups.log_share)
+
+    def __repr__(self) -> str:
+        return f"TableRisk({self.tokens}, {self.event})"

@@ -1,0 +1,213 @@
+"""The native core against the reference and against torch, over random shapes and layouts."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import brctc
+from brctc import _native
+from tests.batches import batches, random_batch
+from tests.paths import TableRisk
+
+RISKS = [
+    None,
+    brctc.EarlyFinish(0.0),
+    brctc.EarlyFinish(8.0),
+    brctc.EarlyEmission(12.0),
+    TableRisk(torch.tensor(0.3), "last", "start"),
+    TableRisk(torch.linspace(-1, 1, 1), "each", "start"),
+]
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """Whatever the core reads without having written it is NaN."""
+    _native.poison_memory(True)
+    yield
+    _native.poison_memory(False)
+
+
+def loss_and_grad(batch, risk, upstream, **options):
+    scores = batch.scores.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    loss = batch._replace(scores=scores).loss(risk, **options)
+    (grad,) = torch.autograd.grad(loss, scores, upstream.to(loss))
+    return loss.detach(), grad
+
+
+@settings(max_examples=150, deadline=None)
+@given(batch=batches(), risk=st.sampled_from(RISKS), from_logits=st.booleans())
+def test_native_equals_reference(batch, risk, from_logits):
+    upstream = torch.randn(batch.scores.shape[1], dtype=torch.double)
+    exact = batch.scores.dtype == torch.float64
+    loss, grad = loss_and_grad(batch, risk, upstream, from_logits=from_logits, backend="cpu")
+    in_double = batch._replace(scores=batch.scores.double())
+    expected, expected_grad = loss_and_grad(
+        in_double, risk, upstream, from_logits=from_logits, backend="reference"
+    )
+    assert (loss.isinf() == expected.isinf()).all()
+    tolerance = 1e-10 if exact else 2e-6
+    finite = expected.isfinite()
+    torch.testing.assert_close(
+        loss[finite].double(), expected[finite], rtol=tolerance, atol=10 * tolerance
+    )
+    for n in range(len(loss)):
+        # padding holds NaN in the scores and must have gradient zero
+        assert (grad[batch.input_lengths[n] :, n] == 0).all()
+        used = expected_grad[: batch.input_lengths[n], n]
+        error = (grad[: batch.input_lengths[n], n].double() - used).norm()
+        assert error <= (1e-9 if exact else 2e-5) * (1 + used.norm())
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), factory=st.sampled_from([brctc.EarlyFinish, brctc.EarlyEmission]))
+def test_risk_factor_zero_is_torch_at_the_logits(batch, factory):
+    scores = torch.nan_to_num(batch.scores.double())
+    if batch.scores.abs().nan_to_num().max() > 100:
+        scores = scores / 100  # torch's own float64 CTC loses digits beyond
+    targets = batch.targets
+    if targets.dim() == 2:
+        targets = targets.clamp(min=0)  # torch reads padding
+    upstream = torch.rand(scores.shape[1], dtype=torch.double)
+    results = []
+    for function in (
+        lambda x: batch._replace(scores=x).loss(factory(0.0)),
+        lambda x: F.ctc_loss(
+            x, targets, batch.input_lengths, batch.target_lengths, batch.blank, "none", zero_infinity=True
+        ),
+    ):
+        logits = scores.clone().requires_grad_()
+        loss = function(logits.log_softmax(-1))
+        (grad,) = torch.autograd.grad(loss, logits, upstream)
+        results.append((loss.detach(), grad))
+    (loss, grad), (expected, expected_grad) = results
+    feasible = loss.isfinite()
+    torch.testing.assert_close(loss[feasible], expected[feasible], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grad[:, feasible], expected_grad[:, feasible], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_reductions_are_torchs(reduction, zero_infinity):
+    batch = random_batch(4, 12, 4, 6, seed=3)
+    batch.input_lengths[1], batch.target_lengths[1] = 2, 4  # infeasible
+    batch.targets[1] = torch.tensor([1, 1, 2, 2])
+    scores = batch.scores.nan_to_num().log_softmax(-1)
+    expected = F.ctc_loss(
+        scores,
+        batch.targets.clamp(min=0),
+        batch.input_lengths,
+        batch.target_lengths,
+        reduction=reduction,
+        zero_infinity=zero_infinity,
+    )
+    for backend in ("cpu", "reference"):
+        found = batch._replace(scores=scores.requires_grad_()).loss(
+            reduction=reduction, zero_infinity=zero_infinity, backend=backend
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        (grad,) = torch.autograd.grad(found.sum(), scores)
+        assert grad.isfinite().all(), "an infeasible utterance must not spoil the batch's gradient"
+        assert (grad[:, 1] == 0).all()
+
+
+RISKS_TO_CHECK = [None, brctc.EarlyFinish(4.0), brctc.EarlyEmission(6.0), TableRisk(torch.ones(1), "each", "start")]
+
+
+@pytest.mark.parametrize("risk", RISKS_TO_CHECK, ids=str)
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_gradcheck(risk, from_logits):
+    batch = random_batch(2, 7, 3, 4, seed=1)
+    scores = batch.scores.nan_to_num().requires_grad_()
+    for backend in ("cpu", "reference"):
+        run = lambda x: batch._replace(scores=x).loss(risk, from_logits=from_logits, backend=backend)  # noqa: B023, E731
+        assert torch.autograd.gradcheck(run, (scores,))
+    assert torch.autograd.gradgradcheck(run, (scores,))  # the reference
+
+
+def test_no_silent_second_derivative():
+    batch = random_batch(2, 7, 3, 4)
+    scores = batch.scores.nan_to_num().requires_grad_()
+    for risk in (None, RISKS_TO_CHECK[-1]):
+        loss = batch._replace(scores=scores).loss(risk, reduction="sum")
+        (grad,) = torch.autograd.grad(loss, scores, create_graph=True)
+        with pytest.raises(RuntimeError, match="backend='reference'"):
+            grad.sum().backward()
+
+
+@pytest.mark.parametrize("risk", RISKS_TO_CHECK, ids=str)
+@pytest.mark.parametrize("N", [1, 5])
+def test_bit_identical_over_runs_and_threads(risk, N):
+    batch = random_batch(N, 400, 60, 80, dtype=torch.float32, spread=3.0)
+    upstream = torch.rand(N)
+    results = []
+    for threads in (1, 2, 3, 2, 1):
+        torch.set_num_threads(threads)
+        for from_logits in (False, True):
+            results.append(loss_and_grad(batch, risk, upstream, from_logits=from_logits))
+    torch.set_num_threads(1)
+    for fused, (loss, grad) in enumerate(results[2:]):
+        assert torch.equal(loss, results[fused % 2][0])
+        assert torch.equal(grad, results[fused % 2][1])
+
+
+def test_backward_twice_with_retained_graph():
+    batch = random_batch(3, 30, 5, 9, dtype=torch.float32)
+    scores = batch.scores.nan_to_num().requires_grad_()
+    loss = batch._replace(scores=scores).loss(reduction="sum", from_logits=True)
+    (first,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    (second,) = torch.autograd.grad(2 * loss, scores)
+    torch.testing.assert_close(2 * first, second)
+
+
+def test_changed_scores_are_noticed():
+    scores = torch.randn(10, 1, 5, requires_grad=True)
+    doubled = scores * 2
+    loss = brctc.bayes_risk_ctc_loss(doubled, torch.tensor([[1, 2]]), [10], [2])
+    doubled += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("isa", ["baseline", "x86_64_v3", "x86_64_v4"])
+def test_instruction_sets_agree(isa):
+    """Each build that this processor runs gives the same result up to rounding."""
+    code = """
+import sys, torch, brctc
+from tests.batches import random_batch
+batch = random_batch(3, 60, 9, 40, dtype=torch.float32)
+for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0)):
+    for backend in ("cpu", "reference"):
+        scores = batch.scores.clone().requires_grad_()
+        loss = batch._replace(scores=scores if backend == "cpu" else scores.double()).loss(risk, from_logits=True, backend=backend)
+        grad, = torch.autograd.grad(loss.sum(), scores)
+        if backend == "cpu":
+            ours = grad
+    kept = ~grad.isnan()
+    assert (ours - grad)[kept].norm() < 1e-5, (risk, (ours - grad)[kept].norm())
+print(brctc.backends()["cpu"])
+"""
+    environment = {**os.environ, "BRCTC_ISA": isa}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    if isa not in done.stdout:
+        pytest.skip(f"this processor does not run {isa}: {done.stdout.strip()} was used")
+
+
+def test_works_in_a_forked_worker():
+    """A loss in a forked data worker, after the parent has used threads."""
+    torch.set_num_threads(2)
+    batch = random_batch(1, 400, 60, 80, dtype=torch.float32)
+    batch.loss()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if batch.loss().isfinite().all() else 1)
+    torch.set_num_threads(1)
+    assert os.waitpid(pid, 0)[1] == 0
