@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,25 +33,25 @@ class PathGroups:
     event: str
     """"end" or "start": what tau says of the token."""
 
-    @cached_property
+    @property
     def log_posterior(self) -> Tensor:
         """(N, U, T): log P_u(tau), the group's summed path probability."""
         return self.log_share + self.log_likelihood[:, None, None]
 
-    @cached_property
+    @property
     def frame(self) -> Tensor:
         """(T): tau, counted from 1 as in the paper."""
         frames = self.log_share.shape[-1]
         return torch.arange(1, frames + 1, device=self.log_share.device, dtype=self.log_share.dtype)
 
-    @cached_property
+    @property
     def peak_frame(self) -> Tensor:
         """(N, U): tau', the frame of each token's largest group; the earliest of ties."""
         share = self.log_share.detach()
         highest = share >= share.amax(-1, keepdim=True) - PEAK_TOLERANCE
         return highest.to(torch.uint8).argmax(-1) + 1
 
-    @cached_property
+    @property
     def token_exists(self) -> Tensor:
         """(N, U): False in the padding."""
         index = torch.arange(self.targets.shape[1], device=self.targets.device)

@@ -116,20 +116,23 @@ def _native_loss(
     risk: int,
     risk_factor: float,
     gradient: bool,
+    new: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Losses (N) in float64, and what their gradient needs."""
+    """Losses (N) in float64, and what their gradient needs, in a tensor from new(scores, size)."""
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
     losses = torch.empty(scores.shape[1], dtype=torch.float64)
     keeps_exp = _keeps_exp(scores, from_logits)
-    saved = _empty(scores, _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0)
+    size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
+    saved = (new or _empty)(scores, size)
     _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr(), keeps_exp)
     return losses, saved
 
 
 def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    losses, saved = _native_loss(scores, *arguments)
+    # an operator's output has no unwritten places: padding is zero
+    losses, saved = _native_loss(scores, *arguments, new=Tensor.new_zeros)
     return losses.to(scores.dtype), saved
 
 
