@@ -116,7 +116,7 @@ class Input {
 // What backward needs lies in one buffer: the occupancy blocks; with from_logits shifts and scales
 // of the softmax rows; if there is room, their exponentials. cpu.py's _saved_size has its length.
 Forward forward_of(const Input& in, Address loss, Address saved, bool keep_exp) {
-  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr, nullptr};
+  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr, nullptr, nullptr};
   if (!saved || !in.batch.from_logits) return out;
   const Batch& b = in.batch;
   const size_t width = in.is_double ? 8 : 4;
@@ -198,9 +198,10 @@ Pooled empty(size_t count, int is_double) {
 }
 
 // The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
-// Utterance n's part is weighed by weights[n] * scale.
-Pooled gradient(const Input& in, Address weights, double scale, Address saved_at,
-                                  bool keep_exp) {
+// Utterance n's part is weighed by weights[n] * scale; `mass`, if any, is what its occupancies add
+// up to.
+Pooled gradient(const Input& in, Address weights, double scale, Address saved_at, bool keep_exp,
+                Address mass) {
   const Batch& b = in.batch;
   const size_t width = in.is_double ? 8 : 4;
   const bool batch_major = b.stride_n > b.stride_t;
@@ -208,7 +209,8 @@ Pooled gradient(const Input& in, Address weights, double scale, Address saved_at
   const Block block = acquire(T * N * C * width);
   Pooled dense = batch_major ? pooled_tensor(block, {N, T, C}, in.is_double)
                              : pooled_tensor(block, {T, N, C}, in.is_double);
-  const Forward saved = forward_of(in, 0, saved_at, keep_exp);
+  Forward saved = forward_of(in, 0, saved_at, keep_exp);
+  saved.mass = reinterpret_cast<const double*>(mass);
   const auto* weight = reinterpret_cast<const double*>(weights);
   {
     nb::gil_scoped_release free;

@@ -37,7 +37,7 @@ struct Direction {
   // `steps` frames of the T will be run over.
   void take(Arena& arena, int64_t frames, int64_t labels, int64_t steps, bool gradient) {
     T = frames, U = labels, K = padded(U);
-    const int64_t bytes = steps * 3 * (K + lanes) * static_cast<int64_t>(sizeof(Real));
+    const int64_t bytes = steps * 6 * (K + lanes) * static_cast<int64_t>(sizeof(Real));
     block = !gradient ? 0 : bytes <= most_share_bytes ? steps : short_block;
     chain.take(arena, U, gradient ? block + 1 : 0);
     skip = arena.take<Int>(K);

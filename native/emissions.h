@@ -219,6 +219,21 @@ void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const
   const int64_t* labels = batch.labels + batch.label_offset[n];
   grad[batch.blank] -= w * occupancy[0];
   for (int64_t u = 0; u < U; ++u) grad[labels[u]] -= w * occupancy[u + 1];
+  if (!batch.from_logits) return;
+  // With logits, a frame's gradient sums to zero. Where one class has nearly all the probability and
+  // nearly all the occupancy, their difference is lost in rounding, but the other classes keep
+  // their digits: the main one is what they leave.
+  const In half = static_cast<In>(saved.mass ? __builtin_fabs(saved.mass[n]) / 2 : 0.5);
+  int64_t main_state = -1;
+  for (int64_t u = 0; u <= U; ++u)
+    if (occupancy[u] > half || -occupancy[u] > half) main_state = u;
+  if (main_state < 0) return;
+  const int64_t main_class = main_state ? labels[main_state - 1] : batch.blank;
+  grad[main_class] = 0;
+  In others = 0;
+#pragma omp simd reduction(+ : others)
+  for (int64_t c = 0; c < C; ++c) others += grad[c];
+  grad[main_class] = -others;
 }
 
 }  // namespace BRCTC_ISA

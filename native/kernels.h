@@ -37,6 +37,7 @@ struct Forward {
   void* row_shift;  // (N, T), with from_logits only: softmax = exp(x - shift) * scale
   void* row_scale;  // (N, T)
   void* row_exp;    // (N, T, C): exp(x - shift), or null to find it again
+  const double* mass;  // (N): what an occupancy row adds up to, or null for 1
 };
 
 // Group posteriors, or in the backward pass the gradients that belong to them.

@@ -5,6 +5,8 @@
 // so every recursion couples index u with u and u-1 only. The other direction is the same chain
 // over the reversed utterance: frames backwards, label u as U+1-u, blank u as U-u.
 #pragma once
+#include <initializer_list>
+
 #include "simd.h"
 
 namespace brctc {
@@ -57,8 +59,13 @@ struct Chain {
   Int boost_e = 0;
   Row<Real> blank[2], label[2];  // the state now and before
   Row<Real> entering;            // mass that enters label u at this frame, before its emission
-  // for a block of frames: the share that stayed, and of the rest the share that skipped a blank
-  Real *label_stay, *label_skip, *blank_stay;
+  // For a block of frames, where each state's mass came from. Every share is stored, none is found
+  // as one minus another: a small occupancy keeps its digits beside a large one.
+  struct Shares {
+    Real *label_stayed, *label_entered;  // of label u: from itself, from before
+    Real *by_blank, *by_skip;            // of what entered: from the blank, from the label before
+    Real *blank_stayed, *blank_entered;  // of blank u: from itself, from label u
+  } shares;
   Real* unit_m;                  // an emission row of ones
   int now = 0;
 
@@ -68,9 +75,9 @@ struct Chain {
     for (int i = 0; i < 2; ++i) blank[i].take(arena, K), label[i].take(arena, K);
     entering.take(arena, K);
     unit_m = arena.take<Real>(K);
-    label_stay = arena.take<Real>(frames * stride);
-    label_skip = arena.take<Real>(frames * stride);
-    blank_stay = arena.take<Real>(frames * stride);
+    for (Real** rows : {&shares.label_stayed, &shares.label_entered, &shares.by_blank,
+                        &shares.by_skip, &shares.blank_stayed, &shares.blank_entered})
+      *rows = arena.take<Real>(frames * stride);
   }
 
   // Before the first frame all mass stands at blank 0.
@@ -111,7 +118,7 @@ struct Chain {
     boosted = kept;
   }
 
-  template <bool shares, bool wide>
+  template <bool keep, bool wide>
   void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
     const Real* __restrict bm = blank[now].m;
     const Int* __restrict be = blank[now].e;
@@ -124,9 +131,12 @@ struct Chain {
     Int* __restrict new_le = label[now].e;
     Real* __restrict in_m = entering.m;
     Int* __restrict in_e = entering.e;
-    Real* __restrict stay = label_stay + row * stride;
-    Real* __restrict skipped = label_skip + row * stride;
-    Real* __restrict stay_b = blank_stay + row * stride;
+    Real* __restrict label_stayed = shares.label_stayed + row * stride;
+    Real* __restrict label_entered = shares.label_entered + row * stride;
+    Real* __restrict by_blank = shares.by_blank + row * stride;
+    Real* __restrict by_skip = shares.by_skip + row * stride;
+    Real* __restrict blank_stayed = shares.blank_stayed + row * stride;
+    Real* __restrict blank_entered = shares.blank_entered + row * stride;
     const Int* __restrict wall = skip;
     const Real yb_m = y_m[0];
     const Int yb_e = wide ? y_e[0] : 0;
@@ -138,13 +148,21 @@ struct Chain {
       // into label u: from the blank before it, or from the label before it
       const Int e_blank = be[u - 1], e_skip = le[u - 1] + wall[u];
       const Int e_in = larger(e_blank, e_skip), in_base = e_in - bias;
-      const Real by_skip = lm[u - 1] * pow2_biased<Real>(e_skip - in_base);
-      const Real in = bm[u - 1] * pow2_biased<Real>(e_blank - in_base) + by_skip;
+      const Real skipped = lm[u - 1] * pow2_biased<Real>(e_skip - in_base);
+      const Real followed = bm[u - 1] * pow2_biased<Real>(e_blank - in_base);
+      const Real in = followed + skipped;
       // label u: what stayed and what came in
       const Int e_label = larger(le[u], e_in), label_base = e_label - bias;
       const Real stayed = lm[u] * pow2_biased<Real>(le[u] - label_base);
-      const Real sum = stayed + in * pow2_biased<Real>(e_in - label_base);
-      if constexpr (shares) stay[u] = stayed / sum, skipped[u] = by_skip / in;
+      const Real entered = in * pow2_biased<Real>(e_in - label_base);
+      const Real sum = stayed + entered;
+      if constexpr (keep) {
+        const Real of_sum = 1 / sum, of_in = 1 / in;
+        label_stayed[u] = stayed * of_sum;
+        label_entered[u] = entered * of_sum;
+        by_blank[u] = followed * of_in;
+        by_skip[u] = skipped * of_in;
+      }
       in_m[u] = in;
       in_e[u] = e_in;
       Real m = sum * y_m[u];
@@ -155,15 +173,20 @@ struct Chain {
       // blank u: what stayed and what came from label u
       const Int e_b = larger(be[u], le[u]), blank_base = e_b - bias;
       const Real stayed_b = bm[u] * pow2_biased<Real>(be[u] - blank_base);
-      const Real sum_b = stayed_b + lm[u] * pow2_biased<Real>(le[u] - blank_base);
-      if constexpr (shares) stay_b[u] = stayed_b / sum_b;
+      const Real entered_b = lm[u] * pow2_biased<Real>(le[u] - blank_base);
+      const Real sum_b = stayed_b + entered_b;
+      if constexpr (keep) {
+        const Real of_sum = 1 / sum_b;
+        blank_stayed[u] = stayed_b * of_sum;
+        blank_entered[u] = entered_b * of_sum;
+      }
       Real m_b = sum_b * yb_m;
       Int e_after = e_b + yb_e;
       normalise(m_b, e_after);
       new_bm[u] = m_b;
       new_be[u] = wide ? larger(e_after, zero) : e_after;
     }
-    if constexpr (shares) stay[count] = skipped[count] = 0;  // retreat() reads index u + 1
+    if constexpr (keep) label_entered[count] = by_blank[count] = by_skip[count] = 0;  // for retreat()
   }
 
   // The state as one piece of memory, to go back to later.
@@ -186,19 +209,18 @@ struct Chain {
   void retreat(const Real* __restrict g_blank, const Real* __restrict g_label,
                const Real* __restrict injected, int64_t row, Real* __restrict out_blank,
                Real* __restrict out_label) const {
-    const Real* __restrict stay = label_stay + row * stride;
-    const Real* __restrict skipped = label_skip + row * stride;
-    const Real* __restrict stay_b = blank_stay + row * stride;
+    const Real* __restrict label_stayed = shares.label_stayed + row * stride;
+    const Real* __restrict label_entered = shares.label_entered + row * stride;
+    const Real* __restrict by_blank = shares.by_blank + row * stride;
+    const Real* __restrict by_skip = shares.by_skip + row * stride;
+    const Real* __restrict blank_stayed = shares.blank_stayed + row * stride;
+    const Real* __restrict blank_entered = shares.blank_entered + row * stride;
     const int64_t count = K;
 #pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
-      const Real stayed = g_label[u] * stay[u];
-      const Real after = g_label[u + 1];
-      const Real in = after - after * stay[u + 1] + injected[u + 1];
-      const Real by_skip = in * skipped[u + 1];
-      const Real stayed_b = g_blank[u] * stay_b[u];
-      out_label[u] = stayed + (g_blank[u] - stayed_b) + by_skip;
-      out_blank[u] = stayed_b + (in - by_skip);
+      const Real in = g_label[u + 1] * label_entered[u + 1] + injected[u + 1];
+      out_label[u] = g_label[u] * label_stayed[u] + g_blank[u] * blank_entered[u] + in * by_skip[u + 1];
+      out_blank[u] = g_blank[u] * blank_stayed[u] + in * by_blank[u + 1];
     }
   }
 };

@@ -93,8 +93,8 @@ def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Leng
     inputs, _ = prepare_inputs(scores, targets, input_lengths, target_lengths, 0, False)
     check_values(inputs._replace(targets=inputs.targets.clamp(min=1)))
     labels = pad_targets(inputs).targets
-    exists = torch.arange(1, labels.shape[1]) < inputs.target_lengths[:, None].cpu()
-    repeats = ((labels[:, 1:] == labels[:, :-1]).cpu() & exists).sum(1)
+    follows = torch.arange(labels.shape[1])[1:] < inputs.target_lengths[:, None].cpu()
+    repeats = ((labels[:, 1:] == labels[:, :-1]).cpu() & follows).sum(1)
     needed = (inputs.target_lengths.cpu() + repeats).tolist()
     given = inputs.input_lengths.tolist()
     return [Infeasible(n, a, b) for n, (a, b) in enumerate(zip(needed, given, strict=True)) if a > b]

@@ -73,9 +73,13 @@ class _Call:
         if not checked and (problem := self.native.find_problem()):
             raise ValueError(problem)
 
-    def gradient(self, weights: Tensor, scale: float, saved: Tensor, keeps_exp: bool) -> Tensor:
-        """The dense gradient in the layout of the scores, each utterance's weighed."""
-        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp)
+    def gradient(
+        self, weights: Tensor, scale: float, saved: Tensor, keeps_exp: bool, mass: Tensor | None = None
+    ) -> Tensor:
+        """The dense gradient in the layout of the scores, each utterance's weighed. Its occupancies
+        add up to `mass` in every frame, or to 1."""
+        at = 0 if mass is None else mass.data_ptr()
+        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp, at)
         return dense.transpose(0, 1) if _batch_major(self.inputs.scores) else dense
 
 
@@ -204,7 +208,8 @@ def _path_groups_backward(
         call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr(), saved.data_ptr()
     )
     # what is saved belongs to d log P: the sign of a loss is the caller's
-    return call.gradient(torch.ones(batch, dtype=torch.float64), -1.0, saved, keeps_exp=False)
+    ones = torch.ones(batch, dtype=torch.float64)
+    return call.gradient(ones, -1.0, saved, keeps_exp=False, mass=likelihoods)
 
 
 def _check_padded(targets: Tensor) -> None:

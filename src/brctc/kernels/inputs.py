@@ -152,5 +152,6 @@ def pad_targets(inputs: Inputs) -> Inputs:
     """The same inputs with (N, U) targets; concatenated ones are laid out in rows."""
     if inputs.targets.dim() == 2:
         return inputs
+    check_values(inputs)  # before rows are cut by lengths that may not fit
     rows = list(torch.split(inputs.targets, inputs.target_lengths.tolist()))
     return inputs._replace(targets=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
