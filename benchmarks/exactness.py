@@ -85,7 +85,9 @@ def measure(kind: str, T: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--frames", type=int, nargs="*", default=FRAMES)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -101,6 +101,9 @@ class Input {
       const int64_t frame = bad[static_cast<size_t>(n)];
       if (frame == all_read) continue;
       if (frame == no_memory) throw std::bad_alloc();
+      if (frame == out_of_range)
+        throw nb::value_error(("the scores or the risk factor of utterance " + std::to_string(n) +
+                               " are too large to be computed with").c_str());
       const std::string what = batch.from_logits ? "logits hold NaN or +inf, or only -inf,"
                                                  : "log_probs hold NaN or +inf";
       throw nb::value_error((what + " at frame " + std::to_string(frame) + " of utterance " +

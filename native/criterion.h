@@ -594,7 +594,7 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, cons
   };
   if (!attempt(In{})) {
     team.sync();
-    attempt(double{});
+    if (!attempt(double{})) bad_frame = out_of_range;
   }
   team.sync();
   if (team.rank != 0) return;
@@ -624,7 +624,7 @@ void with_groups(const Utterance<In>& utt, Event event, bool gradient, int64_t& 
   };
   if (attempt(In{})) return;
   team.sync();
-  attempt(double{});
+  if (!attempt(double{})) bad_frame = out_of_range;
 }
 
 template <class In>

@@ -50,7 +50,7 @@ struct Groups {
 
 // Per utterance the first frame whose scores cannot be read, or one of these.
 using BadFrame = int64_t*;
-constexpr int64_t all_read = -1, no_memory = -2;
+constexpr int64_t all_read = -1, no_memory = -2, out_of_range = -3;
 
 // A block of memory that grows on demand (memory.cpp). `data` is null if there is no memory.
 struct Scratch {

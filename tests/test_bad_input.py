@@ -54,8 +54,16 @@ CASES = [
     ({"target_lengths": torch.tensor([2, 3, 1])}, ValueError, r"target_lengths\[1\] is 3, expected 0 to 2"),
     ({"target_lengths": torch.tensor([2, -1, 1])}, ValueError, r"target_lengths\[1\] is -1"),
     ({"target_lengths": torch.tensor([2, 2, 1, 1])}, ValueError, "target_lengths has 4 values"),
-    ({"targets": CONCATENATED, "target_lengths": torch.tensor([2**62, 2**62, 1])}, ValueError, "target_lengths"),
-    ({"log_probs": torch.randn(T, N, C).long()}, TypeError, "log_probs must be floating point, got torch.int64"),
+    (
+        {"targets": CONCATENATED, "target_lengths": torch.tensor([2**62, 2**62, 1])},
+        ValueError,
+        "target_lengths",
+    ),
+    (
+        {"log_probs": torch.randn(T, N, C).long()},
+        TypeError,
+        "log_probs must be floating point, got torch.int64",
+    ),
     ({"log_probs": torch.randn(N, C, 2, 2)}, ValueError, "log_probs must be"),
     ({"log_probs": [[1.0]]}, TypeError, "log_probs must be a tensor, got list"),
     ({"log_probs": torch.randn(0, N, C)}, ValueError, "are empty"),
@@ -73,7 +81,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("risk", [None, brctc.EarlyFinish(2.0), TableRisk(torch.zeros(1), "each", "start")], ids=str)
+@pytest.mark.parametrize(
+    "risk", [None, brctc.EarlyFinish(2.0), TableRisk(torch.zeros(1), "each", "start")], ids=str
+)
 @pytest.mark.parametrize(("changes", "error", "message"), CASES, ids=[case[2] for case in CASES])
 def test_error_names_the_culprit(changes, error, message, risk, backend):
     options = {"risk": risk, "backend": backend} | arguments(**changes)
@@ -111,7 +121,9 @@ def test_bad_risks(backend):
     def run(table, tokens="each", event="end"):
         return brctc.bayes_risk_ctc_loss(**arguments(), risk=TableRisk(table, tokens, event), backend=backend)
 
-    with pytest.raises(ValueError, match=r"shape \(3, 3, 8\), not broadcastable to \(N, U, T\) = \(3, 2, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"shape \(3, 3, 8\), not broadcastable to \(N, U, T\) = \(3, 2, 8\)"
+    ):
         run(torch.zeros(3, 3, 8))
     with pytest.raises(ValueError, match="not broadcastable"):
         run(torch.zeros(1, 3, 2, 8))
@@ -134,7 +146,9 @@ def test_bad_risks(backend):
         def log_risk(self, groups):
             return 1.0
 
-    with pytest.raises(TypeError, match=r"NotATensor.log_risk must return a floating-point tensor, got float"):
+    with pytest.raises(
+        TypeError, match=r"NotATensor.log_risk must return a floating-point tensor, got float"
+    ):
         brctc.bayes_risk_ctc_loss(**arguments(), risk=NotATensor(), backend=backend)
     with pytest.raises(NotImplementedError, match="BayesRisk must define log_risk"):
         brctc.bayes_risk_ctc_loss(**arguments(), risk=brctc.BayesRisk(), backend=backend)
@@ -159,7 +173,9 @@ def test_fuzz_ten_thousand_malformed_calls():
             shape = shape[:-1]
         values = torch.randn(shape).to(chance.choice([torch.float32] * 6 + floats))
         if chance.random() < 0.2 and values.numel():
-            values.view(-1)[chance.randrange(values.numel())] = chance.choice([math.nan, math.inf, -math.inf, 1e38, -1e38])
+            values.view(-1)[chance.randrange(values.numel())] = chance.choice(
+                [math.nan, math.inf, -math.inf, 1e38, -1e38]
+            )
         return values.transpose(0, 1) if values.dim() > 1 and chance.random() < 0.2 else values
 
     for _ in range(10_000):

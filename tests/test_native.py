@@ -53,9 +53,7 @@ def test_native_equals_reference(batch, risk, from_logits):
     assert (loss.isinf() == expected.isinf()).all()
     tolerance = 1e-10 if exact else 2e-6
     finite = expected.isfinite()
-    torch.testing.assert_close(
-        loss[finite].double(), expected[finite], rtol=tolerance, atol=10 * tolerance
-    )
+    torch.testing.assert_close(loss[finite].double(), expected[finite], rtol=tolerance, atol=10 * tolerance)
     for n in range(len(loss)):
         # padding holds NaN in the scores and must have gradient zero
         assert (grad[batch.input_lengths[n] :, n] == 0).all()
@@ -116,7 +114,12 @@ def test_reductions_are_torchs(reduction, zero_infinity):
         assert (grad[:, 1] == 0).all()
 
 
-RISKS_TO_CHECK = [None, brctc.EarlyFinish(4.0), brctc.EarlyEmission(6.0), TableRisk(torch.ones(1), "each", "start")]
+RISKS_TO_CHECK = [
+    None,
+    brctc.EarlyFinish(4.0),
+    brctc.EarlyEmission(6.0),
+    TableRisk(torch.ones(1), "each", "start"),
+]
 
 
 @pytest.mark.parametrize("risk", RISKS_TO_CHECK, ids=str)

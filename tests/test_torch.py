@@ -121,7 +121,9 @@ def test_autocast():
     layer = torch.nn.Linear(8, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = layer(torch.randn(9, 2, 8))
-        loss = brctc.bayes_risk_ctc_loss(logits, torch.tensor([[1, 2], [3, 3]]), [9, 8], [2, 2], from_logits=True)
+        loss = brctc.bayes_risk_ctc_loss(
+            logits, torch.tensor([[1, 2], [3, 3]]), [9, 8], [2, 2], from_logits=True
+        )
     assert logits.dtype == torch.bfloat16
     assert loss.dtype == torch.float32
     loss.backward()
@@ -147,7 +149,9 @@ def test_unbatched_equals_a_batch_of_one(risk):
     assert single.shape == ()
     expected = brctc.bayes_risk_ctc_loss(scores[:, None], targets[None], [9], [3], risk, reduction="none")
     torch.testing.assert_close(single, expected[0])
-    zero_d = brctc.bayes_risk_ctc_loss(scores, targets, torch.tensor(9), torch.tensor(3), risk, reduction="none")
+    zero_d = brctc.bayes_risk_ctc_loss(
+        scores, targets, torch.tensor(9), torch.tensor(3), risk, reduction="none"
+    )
     assert torch.equal(single, zero_d)
 
 
@@ -232,7 +236,9 @@ def test_masked_logits_have_no_gradient(risk):
     logits = torch.randn(8, 2, 6)
     logits[:, :, 5] = -math.inf
     logits.requires_grad_()
-    loss = brctc.bayes_risk_ctc_loss(logits, torch.tensor([[1, 2], [3, 3]]), [8, 8], [2, 2], risk, from_logits=True)
+    loss = brctc.bayes_risk_ctc_loss(
+        logits, torch.tensor([[1, 2], [3, 3]]), [8, 8], [2, 2], risk, from_logits=True
+    )
     (grad,) = torch.autograd.grad(loss, logits)
     assert grad.isfinite().all()
     assert (grad[:, :, 5] == 0).all()

@@ -20,8 +20,14 @@ from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
 
 
+# Beyond, the weights of Eq. 11 leave the range of a double (native/criterion.h, largest_factor).
+_LARGEST_EMISSION_FACTOR = 1300
+
+
 def has_closed_form(risk: BayesRisk | None) -> bool:
     """Whether the loss itself is native. Subclasses may have changed log_risk: they are not."""
+    if isinstance(risk, EarlyEmission) and abs(risk.risk_factor) > _LARGEST_EMISSION_FACTOR:
+        return False
     return type(risk) in _CLOSED_FORMS
 
 
