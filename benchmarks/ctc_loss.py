@@ -99,10 +99,11 @@ def candidates(shape: Shape) -> tuple[dict[str, Callable[[], None]], list[Tensor
 def sample(call: Callable[[], None], leaves: list[Tensor], number: int, clock: Callable[[], float]) -> float:
     """Seconds per call over `number` calls in a row.
 
-    A first one is not counted: it finds the caches full of another candidate's data. Nor is the
-    clearing of the gradients.
+    Some calls before are not counted: they find caches and branch predictors full of another
+    candidate. Nor is the clearing of the gradients.
     """
-    call()
+    for _ in range(min(number, 6)):
+        call()
     total = 0.0
     for _ in range(number):
         for leaf in leaves:
@@ -118,21 +119,22 @@ def measure(
     leaves: list[Tensor],
     samples: int,
     clock: Callable[[], float] = time.process_time,
+    threads: dict[str, int] | None = None,
 ) -> dict[str, float]:
-    """Median milliseconds of each candidate, sampled in turn."""
+    """Median milliseconds of each candidate, sampled in turn, with one thread or as many as it says."""
     first = next(iter(calls.values()))
     first()
-    number = max(3, math.ceil(0.03 / max(sample(first, leaves, 1, clock), 1e-6)))
+    number = max(3, math.ceil(0.06 / max(sample(first, leaves, 1, clock), 1e-6)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
     gc.disable()
-    for turn in range(samples + 1):
+    for _ in range(samples):
         for name, call in calls.items():
-            seconds = sample(call, leaves, number, clock)
-            if turn:  # the first round warms up
-                times[name].append(seconds)
+            torch.set_num_threads(threads[name] if threads else 1)
+            times[name].append(sample(call, leaves, number, clock))
         print(".", end="", flush=True, file=sys.stderr)
     gc.enable()
+    torch.set_num_threads(1)
     return {name: 1e3 * statistics.median(values) for name, values in times.items()}
 
 
@@ -141,15 +143,9 @@ def two_threads(samples: int) -> dict[str, float]:
     calls, leaves = candidates(Shape(1, 2000, 300, 500))
     speed_up = {}
     for name in ("vanilla", "EarlyEmission", "vanilla fused"):
-
-        def run(threads: int, call: Callable[[], None] = calls[name]) -> None:
-            torch.set_num_threads(threads)
-            call()
-
-        pair = {"one": lambda run=run: run(1), "two": lambda run=run: run(2)}
-        times = measure(pair, leaves, samples, time.perf_counter)
+        pair = {"one": calls[name], "two": calls[name]}
+        times = measure(pair, leaves, samples, time.perf_counter, {"one": 1, "two": 2})
         speed_up[name] = times["one"] / times["two"]
-    torch.set_num_threads(1)
     return speed_up
 
 

@@ -90,7 +90,7 @@ class Input {
     int64_t cells = 0;
     for (int64_t n = 0; n < batch.N; ++n)
       cells += batch.input_lengths[n] *
-               (batch.target_lengths[n] + 1 + (batch.from_logits ? batch.C : 0));
+               (batch.target_lengths[n] + 1 + (batch.from_logits ? batch.C / 4 : 0));
     std::vector<int64_t> bad(static_cast<size_t>(batch.N), all_read);
     {
       nb::gil_scoped_release free;
@@ -218,7 +218,8 @@ Pooled gradient(const Input& in, Address weights, double scale, Address saved_at
   {
     nb::gil_scoped_release free;
     const int64_t rows = b.T * b.N;
-    for_each_range(rows, useful_threads(rows * b.C, in.threads), [&](int64_t first, int64_t last) {
+    const int64_t cells = rows * b.C / 4;  // four scores take the time of a lattice cell
+    for_each_range(rows, useful_threads(cells, in.threads), [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const int64_t n = batch_major ? row / b.T : row % b.N;
         const int64_t t = batch_major ? row % b.T : row / b.N;

@@ -212,7 +212,7 @@ bool carve(const Team& team, Take take) {
   Arena measure{nullptr};
   take(measure);
   if (team.rank == 0) reserve(*team.scratch, measure.used);
-  team.sync();
+  team.after_first();
   Arena arena{team.scratch->data};
   if (arena.base) take(arena);
   return arena.base != nullptr;

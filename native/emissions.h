@@ -224,10 +224,15 @@ void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const
   // nearly all the occupancy, their difference is lost in rounding, but the other classes keep
   // their digits: the main one is what they leave.
   const In half = static_cast<In>(saved.mass ? __builtin_fabs(saved.mass[n]) / 2 : 0.5);
-  int64_t main_state = -1;
-  for (int64_t u = 0; u <= U; ++u)
-    if (occupancy[u] > half || -occupancy[u] > half) main_state = u;
-  if (main_state < 0) return;
+  In most = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t u = 0; u <= U; ++u) {
+    const In size = occupancy[u] < 0 ? -occupancy[u] : occupancy[u];
+    most = size > most ? size : most;
+  }
+  if (!(most > half)) return;
+  int64_t main_state = 0;
+  while (occupancy[main_state] != most && occupancy[main_state] != -most) ++main_state;
   const int64_t main_class = main_state ? labels[main_state - 1] : batch.blank;
   grad[main_class] = 0;
   In others = 0;

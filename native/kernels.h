@@ -62,12 +62,16 @@ char* reserve(Scratch&, size_t bytes);
 // Threads that work on one utterance together. Every rank runs the same code.
 struct Team {
   int rank = 0, size = 1;
-  void (*wait)(void*) = nullptr;
-  void* barrier = nullptr;
+  void (*wait)(void*) = nullptr;              // until all have come
+  void (*follow)(void*, int rank) = nullptr;  // rank 0 tells, and goes on; the others wait for it
+  void* meeting = nullptr;
   Scratch* scratch = nullptr;
   __attribute__((always_inline)) bool mine(int task) const { return task % size == rank; }
   __attribute__((always_inline)) void sync() const {
-    if (size > 1) wait(barrier);
+    if (size > 1) wait(meeting);
+  }
+  __attribute__((always_inline)) void after_first() const {
+    if (size > 1) follow(meeting, rank);
   }
 };
 

@@ -32,14 +32,27 @@ class Pair {
   Scratch scratch;
   int64_t n = 0;
 
-  static void wait(void* self) { static_cast<Pair*>(self)->wait(); }
+  static void wait(void* self) {
+    auto& pair = *static_cast<Pair*>(self);
+    const unsigned meeting = pair.arrived_.fetch_add(1) / 2;
+    look_until([&] { return pair.arrived_.load() / 2 != meeting; });
+  }
+
+  static void follow(void* self, int rank) {
+    auto& pair = *static_cast<Pair*>(self);
+    if (rank == 0)
+      pair.told_.fetch_add(1);
+    else
+      look_until([&] { return pair.told_.load() > pair.heard_; }), ++pair.heard_;
+  }
 
  private:
-  std::atomic<unsigned> arrived_{0};
+  std::atomic<unsigned> arrived_{0}, told_{0};
+  unsigned heard_ = 0;  // the second thread's own
 
-  void wait() {
-    const unsigned meeting = arrived_.fetch_add(1) / 2;
-    for (int looks = 0; arrived_.load() / 2 == meeting; ++looks)
+  template <class Done>
+  static void look_until(Done done) {
+    for (int looks = 0; !done(); ++looks)
       if (looks > 2000) std::this_thread::yield();
   }
 };
@@ -47,7 +60,7 @@ class Pair {
 }  // namespace
 
 int useful_threads(int64_t work, int allowed) {
-  constexpr int64_t worth_a_thread = 32768;
+  constexpr int64_t worth_a_thread = 131072;  // about 400 us
   const int64_t useful = 1 + work / worth_a_thread;
   if (allowed < 1) return 1;
   return useful < allowed ? static_cast<int>(useful) : allowed;
@@ -55,7 +68,13 @@ int useful_threads(int64_t work, int allowed) {
 
 void for_each_range(int64_t count, int threads, const std::function<void(int64_t, int64_t)>& work) {
   if (threads <= 1) return work(0, count);
-  run_threads(threads, [&](int i) { work(count * i / threads, count * (i + 1) / threads); });
+  // small parts, taken as they come: a thread that starts late takes fewer
+  const int64_t part = count / (16 * threads) + 1;
+  std::atomic<int64_t> next{0};
+  run_threads(threads, [&](int) {
+    for (int64_t first; (first = next.fetch_add(part)) < count;)
+      work(first, first + part < count ? first + part : count);
+  });
 }
 
 void for_each_utterance(int64_t N, int threads,
@@ -66,12 +85,13 @@ void for_each_utterance(int64_t N, int threads,
     auto run_pair = [&](int) {
       Pair pair;
       auto member = [&](int rank) {
-        const Team team{rank, 2, Pair::wait, &pair, &pair.scratch};
+        const Team team{rank, 2, Pair::wait, Pair::follow, &pair, &pair.scratch};
         for (;;) {
           if (rank == 0) pair.n = next++;
-          team.sync();
-          if (pair.n >= N) return;
-          work(pair.n, team);
+          team.after_first();
+          const int64_t n = pair.n;
+          if (n >= N) return;
+          work(n, team);
           team.sync();
         }
       };
@@ -80,7 +100,7 @@ void for_each_utterance(int64_t N, int threads,
         member(0);
         helper.join();
       } catch (const std::system_error&) {
-        const Team alone{0, 1, nullptr, nullptr, &pair.scratch};
+        const Team alone{0, 1, nullptr, nullptr, nullptr, &pair.scratch};
         for (int64_t n; (n = next++) < N;) work(n, alone);
       }
       release(pair.scratch);
@@ -89,7 +109,7 @@ void for_each_utterance(int64_t N, int threads,
   }
   run_threads(threads < 1 ? 1 : threads, [&](int) {
     Scratch scratch;
-    const Team alone{0, 1, nullptr, nullptr, &scratch};
+    const Team alone{0, 1, nullptr, nullptr, nullptr, &scratch};
     for (int64_t n; (n = next++) < N;) work(n, alone);
     release(scratch);
   });

@@ -1,5 +1,5 @@
 // Threads for the length of one call. Nothing outlives it: no pool that a fork could break, no
-// spinning between calls. Starting a thread costs about 20 us, so small work stays on one.
+// spinning between calls. Starting a thread costs 20 to 80 us, so small work stays on one.
 #pragma once
 #include <functional>
 
@@ -14,7 +14,7 @@ void for_each_utterance(int64_t N, int threads, const std::function<void(int64_t
 // Calls work(first, last) for parts of [0, count).
 void for_each_range(int64_t count, int threads, const std::function<void(int64_t, int64_t)>& work);
 
-// How many of the allowed threads this much work (in lattice cells or scores) deserves.
+// How many of the allowed threads this much work (in lattice cells) deserves.
 int useful_threads(int64_t work, int allowed);
 
 }  // namespace brctc

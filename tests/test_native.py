@@ -146,7 +146,7 @@ def test_no_silent_second_derivative():
 @pytest.mark.parametrize("risk", RISKS_TO_CHECK, ids=str)
 @pytest.mark.parametrize("N", [1, 5])
 def test_bit_identical_over_runs_and_threads(risk, N):
-    batch = random_batch(N, 400, 60, 80, dtype=torch.float32, spread=3.0)
+    batch = random_batch(N, 3000, 60, 80, dtype=torch.float32, spread=3.0)
     upstream = torch.rand(N)
     results = []
     for threads in (1, 2, 3, 2, 1):
@@ -207,7 +207,7 @@ print(brctc.backends()["cpu"])
 def test_works_in_a_forked_worker():
     """A loss in a forked data worker, after the parent has used threads."""
     torch.set_num_threads(2)
-    batch = random_batch(1, 400, 60, 80, dtype=torch.float32)
+    batch = random_batch(1, 3000, 60, 80, dtype=torch.float32)
     batch.loss()
     pid = os.fork()
     if pid == 0:

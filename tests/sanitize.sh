@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Builds the native core with the address and undefined-behaviour sanitizers and runs its tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=build/sanitize
+.venv/bin/pip install --quiet --no-deps --upgrade --target $build/package \
+    --config-settings=cmake.define.BRCTC_SANITIZE=ON --config-settings=cmake.build-type=RelWithDebInfo .
+# torch leaks at exit by design, and python is not instrumented: the runtime comes first by preload
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" PYTHONPATH=$build/package \
+    .venv/bin/python -m pytest -p no:cacheprovider tests/test_enumeration.py tests/test_native.py tests/test_bad_input.py \
+    tests/test_align.py tests/test_exactness.py "$@"

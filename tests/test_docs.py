@@ -1,0 +1,133 @@
+"""Every command and snippet of the documents runs, and its links lead somewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+# How a documented command is run here: faster, or elsewhere than in the checkout.
+COMMANDS = {
+    "pip install .": None,  # test_wheel builds and installs it
+    "make test": ["make", "-n", "test"],  # this is it
+    "make lint": ["make", "-n", "lint"],
+    "make bench": ["make", "-n", "bench"],
+    "make sanitize": ["make", "-n", "sanitize"],
+    "python examples/path_groups.py": ["--output", "picture.png"],
+    "python examples/gradients.py": ["--output", "picture.png"],
+    "python benchmarks/ctc_loss.py": ["--quick", "--shape", "2,20,4,30"],
+    "python benchmarks/exactness.py": ["--frames", "50"],
+}
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.M | re.S)
+
+
+def documented_commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    return sorted({line.partition("#")[0].strip() for line in lines} - {""})
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_snippets(document):
+    snippets = blocks(document, "python")
+    namespace: dict = {}
+    for snippet in snippets:
+        exec(compile(snippet, document.name, "exec"), namespace)
+    assert snippets or document.name == "math.md"
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_command(command, tmp_path):
+    extra = COMMANDS[command]  # a new command needs an entry
+    if extra is None:
+        return
+    if command.startswith("make"):
+        subprocess.run(extra, cwd=ROOT, check=True, capture_output=True)
+        return
+    script = ROOT / command.split()[1]
+    environment = {**os.environ, "MPLBACKEND": "Agg"}
+    run = subprocess.run(
+        [sys.executable, str(script), *extra],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # a benchmark ends with 1 if a bar is missed: on a busy machine that is not an error of the code
+    allowed = {0, 1} if "ctc_loss" in command else {0}
+    assert run.returncode in allowed, run.stderr
+    assert run.stdout
+    if "--output" in extra:
+        assert (tmp_path / "picture.png").stat().st_size > 10_000
+    if "path_groups" in command:
+        assert "0.62" in run.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.slow
+def test_wheel_builds_and_imports_beside_torch_alone(tmp_path):
+    """In an isolated build without torch; then beside torch and what torch itself needs."""
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    source = tmp_path / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "build", "*.so"))
+    wheel = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(tmp_path),
+        str(source),
+    ]
+    subprocess.run(wheel, check=True, env=environment, capture_output=True)
+    (built,) = tmp_path.glob("brctc-*.whl")
+    alone = tmp_path / "alone"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(alone),
+        str(built),
+    ]
+    subprocess.run(install, check=True, env=environment, capture_output=True)
+    assert (alone / "brctc" / "py.typed").exists()
+    import torch
+
+    packages = Path(torch.__file__).parent.parent
+    needed = "torch torchgen functorch numpy numpy.libs sympy mpmath typing_extensions.py jinja2 networkx fsspec filelock markupsafe"
+    for name in [*needed.split(), *(path.name for path in packages.glob("torch-*.dist-info"))]:
+        if (packages / name).exists():
+            (alone / name).symlink_to(packages / name)
+    code = "import brctc, torch; print(brctc.backends()); brctc.bayes_risk_ctc_loss(torch.randn(5, 4), torch.tensor([1]), 5, 1)"
+    run = subprocess.run(
+        [sys.executable, "-S", "-s", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(alone)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "'cpu': 'ok" in run.stdout
