@@ -359,6 +359,7 @@ struct Grouped : Solver<Real, In> {
     }
     if (team.mine(1)) {
       after.begin(utt.labels);
+      after.chain.keeps_entering = true;
       after.sweep(T, [&](int64_t k) {
         const Row<Real>& entering = after.chain.entering;
         if (paired)
@@ -367,6 +368,7 @@ struct Grouped : Solver<Real, In> {
           combine(T - 1 - k, entering.m, entering.e);
       });
     }
+    after.chain.keeps_entering = false;
     if (!paired) return;
     team.sync();
     before.chain.follow(T);

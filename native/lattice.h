@@ -58,7 +58,8 @@ struct Chain {
   Real boost_m = 1;
   Int boost_e = 0;
   Row<Real> blank[2], label[2];  // the state now and before
-  Row<Real> entering;            // mass that enters label u at this frame, before its emission
+  Row<Real> entering;            // mass that enters label u at this frame, before its emission,
+  bool keeps_entering = false;   // if that is wanted
   // For a block of frames, where each state's mass came from. Every share is stored, none is found
   // as one minus another: a small occupancy keeps its digits beside a large one.
   struct Shares {
@@ -98,10 +99,13 @@ struct Chain {
   // One frame with emissions y (index 0 the blank, u label u), y_e null if they are plain numbers.
   // Its shares go to `row`, if that is not negative.
   void step(const Real* y_m, const Int* y_e, int64_t row) {
-    if (y_e)
-      row < 0 ? advance<false, true>(y_m, y_e, 0) : advance<true, true>(y_m, y_e, row);
+    const bool keep = row >= 0;
+    if (y_e)  // rare: no special cases
+      keep ? advance<true, true, true>(y_m, y_e, row) : advance<false, true, true>(y_m, y_e, 0);
+    else if (keeps_entering)
+      keep ? advance<true, false, true>(y_m, y_e, row) : advance<false, false, true>(y_m, y_e, 0);
     else
-      row < 0 ? advance<false, false>(y_m, y_e, 0) : advance<true, false>(y_m, y_e, row);
+      keep ? advance<true, false, false>(y_m, y_e, row) : advance<false, false, false>(y_m, y_e, 0);
     if (boosted < 0) return;
     Real m = blank[now].m[boosted] * boost_m;
     Int e = blank[now].e[boosted] + boost_e;
@@ -118,7 +122,7 @@ struct Chain {
     boosted = kept;
   }
 
-  template <bool keep, bool wide>
+  template <bool keep, bool wide, bool keep_entering>
   void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
     const Real* __restrict bm = blank[now].m;
     const Int* __restrict be = blank[now].e;
@@ -163,8 +167,7 @@ struct Chain {
         by_blank[u] = followed * of_in;
         by_skip[u] = skipped * of_in;
       }
-      in_m[u] = in;
-      in_e[u] = e_in;
+      if constexpr (keep_entering) in_m[u] = in, in_e[u] = e_in;
       Real m = sum * y_m[u];
       Int e = wide ? e_label + y_e[u] : e_label;
       normalise(m, e);

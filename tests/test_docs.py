@@ -116,11 +116,13 @@ def test_wheel_builds_and_imports_beside_torch_alone(tmp_path):
     import torch
 
     packages = Path(torch.__file__).parent.parent
-    needed = "torch torchgen functorch numpy numpy.libs sympy mpmath typing_extensions.py jinja2 networkx fsspec filelock markupsafe"
+    needed = "torch torchgen functorch numpy numpy.libs sympy mpmath typing_extensions.py"
+    needed += " jinja2 networkx fsspec filelock markupsafe"
     for name in [*needed.split(), *(path.name for path in packages.glob("torch-*.dist-info"))]:
         if (packages / name).exists():
             (alone / name).symlink_to(packages / name)
-    code = "import brctc, torch; print(brctc.backends()); brctc.bayes_risk_ctc_loss(torch.randn(5, 4), torch.tensor([1]), 5, 1)"
+    code = "import brctc, torch; print(brctc.backends()); "
+    code += "brctc.bayes_risk_ctc_loss(torch.randn(5, 4), torch.tensor([1]), 5, 1)"
     run = subprocess.run(
         [sys.executable, "-S", "-s", "-c", code],
         env={**os.environ, "PYTHONPATH": str(alone)},

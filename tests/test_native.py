@@ -187,7 +187,8 @@ batch = random_batch(3, 60, 9, 40, dtype=torch.float32)
 for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0)):
     for backend in ("cpu", "reference"):
         scores = batch.scores.clone().requires_grad_()
-        loss = batch._replace(scores=scores if backend == "cpu" else scores.double()).loss(risk, from_logits=True, backend=backend)
+        own = batch._replace(scores=scores if backend == "cpu" else scores.double())
+        loss = own.loss(risk, from_logits=True, backend=backend)
         grad, = torch.autograd.grad(loss.sum(), scores)
         if backend == "cpu":
             ours = grad

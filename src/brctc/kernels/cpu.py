@@ -95,7 +95,7 @@ def _batch_major(scores: Tensor) -> bool:
 
 # Up to this many scores, the exponentials of from_logits are kept for the backward pass: they come
 # from the cache then. Beyond, to find them again costs no more than to read them.
-_KEPT_EXPONENTIALS = 2**22
+_KEPT_EXPONENTIALS = 2**19
 
 
 def _keeps_exp(scores: Tensor, from_logits: bool) -> bool:
