@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 # Two group posteriors that differ by less (in nats) count as tied when a peak is looked for: the
-# earliest frame wins, whatever the rounding. native/criterion.h uses the same value.
+# earliest frame wins, whatever the rounding. native/groups.h uses the same value.
 PEAK_TOLERANCE = 1e-4
 
 

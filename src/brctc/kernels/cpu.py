@@ -20,7 +20,7 @@ from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
 
 
-# Beyond, the weights of Eq. 11 leave the range of a double (native/criterion.h, largest_factor).
+# Beyond, the weights of Eq. 11 leave the range of a double (native/groups.h, largest_factor).
 _LARGEST_EMISSION_FACTOR = 1300
 
 
@@ -261,10 +261,11 @@ class _Loss(torch.autograd.Function):
         if operands[8]:  # gradient
             _keep(ctx, operands, saved)
         ctx.weights = weights = torch.empty_like(losses)
+        target_lengths = operands[3].contiguous()
         value = _native.reduce(
             losses.data_ptr(),
             losses.shape[0],
-            operands[3].contiguous().data_ptr(),  # target_lengths
+            target_lengths.data_ptr(),
             reduction == "mean",
             zero_infinity,
             weights.data_ptr(),

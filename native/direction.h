@@ -1,0 +1,218 @@
+// A direction of the lattice over an utterance, and what the forms of the criterion share.
+#pragma once
+#include "emissions.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+constexpr double ln2 = 0.6931471805599453;
+constexpr double infinite = __builtin_inf();
+
+// A chain with its side of the emissions and the occupancies that flow back through it.
+template <class Real>
+struct Direction {
+  using Int = IntOf<Real>;
+  Chain<Real> chain;
+  const Emissions<Real>* emit;
+  bool reversed;
+  int64_t T, U, K;
+  Int* skip;
+  Real* row_m;  // an emission row in the order of the reversed labels
+  Int* row_e;
+  Real *blank[2], *label[2], *injected;
+  int now = 0;
+
+  Real* saved_m;  // the chain's state at the start of each block
+  Int* saved_e;
+
+  int64_t block;  // frames whose shares are kept at a time; 0 if there is no going back
+
+  Direction(const Emissions<Real>& emissions, bool backwards) : emit(&emissions), reversed(backwards) {}
+
+  // `steps` frames of the T will be run over.
+  void take(Arena& arena, int64_t frames, int64_t labels, int64_t steps, bool gradient) {
+    T = frames, U = labels, K = padded(U);
+    const int64_t bytes = steps * 6 * (K + lanes) * static_cast<int64_t>(sizeof(Real));
+    block = !gradient ? 0 : bytes <= most_share_bytes ? steps : short_block;
+    chain.take(arena, U, gradient ? block + 1 : 0);
+    skip = arena.take<Int>(K);
+    row_m = arena.take<Real>(K);
+    row_e = arena.take<Int>(K);
+    for (int i = 0; i < 2; ++i) {
+      blank[i] = arena.take<Real>(K + lanes);
+      label[i] = arena.take<Real>(K + lanes);
+    }
+    injected = arena.take<Real>(K + lanes);
+    const int64_t saves = replays(steps) ? (steps + block - 1) / block : 0;
+    saved_m = arena.take<Real>(saves * chain.state_size(K));
+    saved_e = arena.take<Int>(saves * chain.state_size(K));
+  }
+
+  int64_t unit_row() const { return block ? block : -1; }
+  bool replays(int64_t steps) const { return block != 0 && block < steps; }
+
+  void begin(const int64_t* labels) {
+    for (int64_t u = 0; u < K; ++u) {
+      const bool follows = u >= 2 && u <= U;
+      const int64_t a = reversed ? U - u : u - 1, b = reversed ? a + 1 : a - 1;
+      skip[u] = follows && labels[a] != labels[b] ? 0 : Format<Real>::zero;
+    }
+    chain.skip = skip;
+    chain.begin();
+    for (int i = 0; i < 2; ++i)
+      for (int64_t u = 0; u < K + lanes; ++u) blank[i][u] = label[i][u] = 0;
+    for (int64_t u = 0; u < K + lanes; ++u) injected[u] = 0;
+  }
+
+  int64_t frame(int64_t k) const { return reversed ? T - 1 - k : k; }
+  int64_t token(int64_t u) const { return reversed ? U + 1 - u : u; }
+
+  // Frame number k as this direction counts.
+  void advance(int64_t k, int64_t share_row) {
+    const Real* m = emit->mantissas(frame(k));
+    const Int* e = emit->exponents(frame(k));
+    if (reversed) {
+      reverse(m, row_m);
+      if (e) reverse(e, row_e);
+      m = row_m, e = e ? row_e : nullptr;
+    }
+    chain.step(m, e, share_row);
+  }
+
+  template <class T>
+  void reverse(const T* __restrict from, T* __restrict to) const {
+    const int64_t last = U;
+    to[0] = from[0];
+#pragma omp simd
+    for (int64_t u = 1; u <= last; ++u) to[u] = from[last + 1 - u];
+    for (int64_t u = last + 1; u < K; ++u) to[u] = from[u];
+  }
+
+  // Advances over frames 0 .. count-1 and calls visit(k) after each.
+  template <class Visit>
+  void sweep(int64_t count, Visit visit) {
+    const bool keeps = block != 0 && !replays(count);
+    for (int64_t k = 0; k < count; ++k) {
+      if (replays(count) && k % block == 0) {
+        const int64_t at = k / block * chain.state_size(K);
+        chain.save(saved_m + at, saved_e + at);
+      }
+      advance(k, keeps ? k : -1);
+      visit(k);
+    }
+  }
+
+  // Goes back over them: visit(k) finds the occupancies of frame k, and may add to them.
+  template <class Visit>
+  void sweep_back(int64_t count, Visit visit) {
+    for (int64_t first = (count - 1) / block * block; first >= 0; first -= block) {
+      const int64_t end = first + block < count ? first + block : count;
+      if (replays(count)) {
+        const int64_t at = first / block * chain.state_size(K);
+        chain.restore(saved_m + at, saved_e + at);
+        for (int64_t k = first; k < end; ++k) advance(k, k - first);
+      }
+      for (int64_t k = end - 1; k >= first; --k) {
+        visit(k);
+        if (k) retreat(k - first);
+      }
+    }
+  }
+
+  void retreat(int64_t share_row) {
+    chain.retreat(blank[now], label[now], injected, share_row, blank[now ^ 1], label[now ^ 1]);
+    now ^= 1;
+  }
+
+  // The occupancy of this frame: the blanks' sum, then the labels in their own order.
+  template <class Out>
+  void write(Out* __restrict out) const {
+    each([=](int64_t u, Real value) { out[u] = static_cast<Out>(value); });
+  }
+
+  template <class Out>
+  void add(Out* __restrict out) const {
+    each([=](int64_t u, Real value) { out[u] = static_cast<Out>(static_cast<Real>(out[u]) + value); });
+  }
+
+  template <class Put>
+  void each(Put put) const {
+    const Real* __restrict b = blank[now];
+    const Real* __restrict l = label[now];
+    const int64_t count = K, last = U;
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t u = 0; u < count; ++u) sum += b[u];
+    put(0, sum);
+    if (reversed) {
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) put(u, l[last + 1 - u]);
+    } else {
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) put(u, l[u]);
+    }
+  }
+};
+
+// Scratch and steps that all forms of the criterion share.
+template <class Real, class In>
+struct Solver {
+  using Int = IntOf<Real>;
+  const Utterance<In>& utt;
+  const Team& team;
+  int64_t T, U, K;
+  Emissions<Real> emit;
+  // Every rank has its own copy of these; what they point to is shared. The rank that runs a
+  // direction owns it, and the others follow with chain.follow().
+  Direction<Real> ahead{emit, false}, back{emit, true};
+  int64_t* bad;    // per rank
+  double* result;  // what rank 0 tells the others
+
+  Solver(const Utterance<In>& utterance, const Team& members)
+      : utt(utterance), team(members), T(utt.T), U(utt.U), K(padded(utt.U)) {}
+
+  // Each direction will run over `steps` frames at most.
+  void take(Arena& arena, int64_t steps, bool gradient) {
+    emit.take(arena, T, U);
+    ahead.take(arena, T, U, steps, gradient);
+    back.take(arena, T, U, steps, gradient);
+    bad = arena.take<int64_t>(2);
+    result = arena.take<double>(2);
+  }
+
+  // False if there is a frame among this rank's that cannot be read: nothing may run over it.
+  bool fill() { return (bad[team.rank] = emit.fill(utt, team)) == all_read; }
+
+  // After fill() and sync(): false if the scores cannot be read (then `bad_frame` says where) or
+  // this format cannot hold them (then it is all_read and the caller takes a wider one).
+  bool readable(double extra_range, int64_t& bad_frame) const {
+    bad_frame = bad[0] != all_read || team.size == 1 ? bad[0] : bad[1];
+    return bad_frame == all_read && emit.in_range(T, extra_range);
+  }
+
+  double normaliser() const {
+    double sum = 0;
+    for (int64_t t = 0; t < T; ++t) sum += emit.log_normaliser[t];
+    return sum;
+  }
+
+  // An utterance without a path has no gradient.
+  void clear(In* occupancy) const {
+    if (team.rank == 0) __builtin_memset(occupancy, 0, static_cast<size_t>(T * (U + 1)) * sizeof(In));
+  }
+};
+
+// All ranks carve the same pieces from the team's scratch. False if there is no memory.
+template <class Take>
+bool carve(const Team& team, Take take) {
+  Arena measure{nullptr};
+  take(measure);
+  if (team.rank == 0) reserve(*team.scratch, measure.used);
+  team.after_first();
+  Arena arena{team.scratch->data};
+  if (arena.base) take(arena);
+  return arena.base != nullptr;
+}
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc

@@ -1,0 +1,259 @@
+// Path groups: posteriors for risks of the user's own, and Eq. 12, by two runs over all frames and
+// two adjoint passes.
+#pragma once
+#include "direction.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+// Two groups whose posteriors differ by less count as equal when the peak tau' is looked for, so
+// that rounding never decides between tied frames: the earliest wins.
+constexpr double peak_tolerance = 1e-4;
+
+// Groups are kept in the order of `before`, the direction that runs up to and including the
+// event; `after` runs over what follows it. For "end" that is ahead and back; "start" is "end"
+// on the reversed utterance.
+template <class Real, class In>
+struct Grouped : Solver<Real, In> {
+  using Base = Solver<Real, In>;
+  using Base::ahead, Base::back, Base::emit, Base::team, Base::T, Base::U, Base::K, Base::utt;
+  using Int = IntOf<Real>;
+
+  Direction<Real>&before, &after;
+  Real *group_m, *rest_m;  // T rows of K: P_u(tau); what follows it, if two threads find them
+  Int *group_e, *rest_e;
+  Real* second;            // the occupancies of `after`, if two threads find them
+  Real* source[2];         // per direction: a row of sources
+  double log_total = -infinite;
+  Int total_e;
+  Real total_m;
+
+  Grouped(const Utterance<In>& utterance, const Team& members, Event event)
+      : Base(utterance, members),
+        before(event == Event::end ? ahead : back),
+        after(event == Event::end ? back : ahead) {}
+
+  void take(Arena& arena, bool gradient) {
+    const bool paired = team.size > 1;
+    Base::take(arena, T, gradient);
+    group_m = arena.take<Real>(T * K);
+    group_e = arena.take<Int>(T * K);
+    rest_m = arena.take<Real>(paired ? T * K : T);
+    rest_e = arena.take<Int>(paired ? T * K : 0);
+    second = arena.take<Real>(paired && gradient ? T * (U + 1) : 0);
+    for (auto& row : source) row = arena.take<Real>(K);
+  }
+
+  // Runs both directions. `combine(k, rest_m, rest_e)` joins row k of what reaches each label,
+  // in group_m and group_e, with what leaves it there; it comes in the order of `after`.
+  template <class Combine>
+  void run(Combine combine) {
+    const bool paired = team.size > 1;
+    if (team.mine(0)) {
+      before.begin(utt.labels);
+      before.sweep(T, [&](int64_t k) {
+        copy(before.chain.labels(), group_m + k * K, group_e + k * K);
+      });
+      find_total();
+    }
+    if (team.mine(1)) {
+      after.begin(utt.labels);
+      after.chain.keeps_entering = true;
+      after.sweep(T, [&](int64_t k) {
+        const Row<Real>& entering = after.chain.entering;
+        if (paired)
+          copy(entering, rest_m + k * K, rest_e + k * K);
+        else
+          combine(T - 1 - k, entering.m, entering.e);
+      });
+    }
+    after.chain.keeps_entering = false;
+    if (!paired) return;
+    team.sync();
+    before.chain.follow(T);
+    find_total();
+    if (team.rank == 0)
+      for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, rest_m + k * K, rest_e + k * K);
+    team.sync();
+  }
+
+  void copy(const Row<Real>& row, Real* __restrict m, Int* __restrict e) const {
+    const Real* __restrict from_m = row.m;
+    const Int* __restrict from_e = row.e;
+    for (int64_t u = 0; u < K; ++u) m[u] = from_m[u], e[u] = from_e[u];
+  }
+
+  void find_total() {
+    const auto &b = before.chain.blanks(), &l = before.chain.labels();
+    total_e = larger(b.e[U], l.e[U]);
+    total_m = b.m[U] * pow2<Real>(b.e[U] - total_e) + (U ? l.m[U] * pow2<Real>(l.e[U] - total_e) : 0);
+    normalise(total_m, total_e);
+    if (total_e >= Format<Real>::zero / 2)
+      log_total = __builtin_log(static_cast<double>(total_m)) + static_cast<double>(total_e) * ln2;
+  }
+
+  bool feasible() const { return log_total != -infinite; }
+
+  // From sources G(u, tau) to occupancies: mass at label u and the states before it at tau, and
+  // at the states after it from the next frame on. `fill(k, row)` gives a row of sources.
+  template <class Fill>
+  void adjoint(In* occupancy, Fill fill) {
+    if (team.mine(0))
+      before.sweep_back(T, [&](int64_t k) {
+        fill(k, source[0]);
+        Real* __restrict label = before.label[before.now];
+        const Real* __restrict g = source[0];
+        const int64_t count = K;
+#pragma omp simd
+        for (int64_t u = 0; u < count; ++u) label[u] += g[u];
+        before.write(occupancy + before.frame(k) * (U + 1));
+      });
+    if (team.mine(1))
+      after.sweep_back(T, [&](int64_t k) {
+        const int64_t at = after.frame(k) * (U + 1);
+        if (team.size > 1)
+          after.write(second + at);
+        else
+          after.add(occupancy + at);
+        fill(T - 1 - k, source[1]);
+        Real* __restrict injected = after.injected;
+        const Real* __restrict g = source[1];
+        const int64_t last = U;
+#pragma omp simd
+        for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
+      });
+    team.sync();
+    if (team.size > 1 && team.rank == 0)
+      for (int64_t i = 0; i < T * (U + 1); ++i)
+        occupancy[i] = static_cast<In>(static_cast<Real>(occupancy[i]) + second[i]);
+  }
+};
+
+// Group posteriors for risks of the user's own: exact over their whole range, as (m, e).
+template <class Real, class In>
+struct Posteriors : Grouped<Real, In> {
+  using Base = Grouped<Real, In>;
+  using Base::Base, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
+  using Int = IntOf<Real>;
+
+  bool solve(bool gradient, int64_t& bad_frame) {
+    const bool carved = carve(team, [&](Arena& arena) { Base::take(arena, gradient); });
+    if (!carved) bad_frame = no_memory;
+    if (!carved) return false;
+    Base::fill();
+    team.sync();
+    if (!Base::readable(0, bad_frame)) return false;
+    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
+      Real* __restrict m = group_m + k * K;
+      Int* __restrict e = group_e + k * K;
+      const int64_t last = U;
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) {
+        Real mm = m[u] * rest_m[last + 1 - u];
+        Int ee = e[u] + rest_e[last + 1 - u];
+        normalise(mm, ee);
+        m[u] = mm;
+        e[u] = ee;
+      }
+    });
+    return true;
+  }
+};
+
+// Eq. 12: r_u(tau) = exp(-lambda (tau - tau'_u) / T), every token weighing 1/U.
+template <class Real, class In>
+struct Emission : Grouped<Real, In> {
+  using Base = Grouped<Real, In>;
+  using Base::Base, Base::before, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
+  using Base::total_e, Base::total_m;
+  using Int = IntOf<Real>;
+  double factor, slope;
+  Real *sum, *peak, *peak_frame;  // per token: of the weighed shares; of the shares
+
+  // A group's share of all paths, times exp(lambda/2 - lambda tau / T), is a plain number: what is
+  // too small for it is nothing beside the token's sum, which is at least exp(-|lambda|/2).
+  static constexpr double largest_factor = sizeof(Real) == 4 ? 120 : 1300;
+
+  double log_weight(int64_t k) const {
+    return factor / 2 - slope * static_cast<double>(before.frame(k) + 1);
+  }
+
+  bool solve(double risk_factor, bool gradient, int64_t& bad_frame) {
+    factor = risk_factor, slope = risk_factor / static_cast<double>(T);
+    const bool carved = carve(team, [&](Arena& arena) {
+      Base::take(arena, gradient);
+      sum = arena.take<Real>(K);
+      peak = arena.take<Real>(K);
+      peak_frame = arena.take<Real>(K);
+    });
+    if (!carved) bad_frame = no_memory;
+    const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
+    if (!carved) return false;
+    Base::fill();
+    team.sync();
+    if (!Base::readable(0, bad_frame) || !representable) return false;
+    if (team.rank == 0)
+      for (int64_t u = 0; u < K; ++u) sum[u] = peak[u] = peak_frame[u] = 0;
+    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
+      Real* __restrict m = group_m + k * K;
+      const Int* __restrict e = group_e + k * K;
+      Real* __restrict total = sum;
+      Real* __restrict highest = peak;
+      const double log_w = log_weight(k);
+      Real weight_m;
+      Int weight_e;
+      split_exp<Real>(log_w, weight_m, weight_e);
+      weight_m /= total_m;
+      const Real unweigh = static_cast<Real>(__builtin_exp(-log_w));
+      const Int offset = weight_e - total_e;
+      const int64_t last = U;
+      m[0] = 0;
+#pragma omp simd
+      for (int64_t u = 1; u <= last; ++u) {
+        const Real weighed = m[u] * rest_m[last + 1 - u] * weight_m *
+                             pow2<Real>(e[u] + rest_e[last + 1 - u] + offset);
+        m[u] = weighed;
+        total[u] += weighed;
+        highest[u] = larger(highest[u], weighed * unweigh);
+      }
+      for (int64_t u = last + 1; u < K; ++u) m[u] = 0;
+    });
+    return true;
+  }
+
+  double loss() {
+    constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
+    for (int64_t k = T - 1; k >= 0; --k) {
+      const Real* __restrict m = group_m + k * K;
+      const Real* __restrict highest = peak;
+      Real* __restrict found = peak_frame;
+      const Real unweigh = static_cast<Real>(__builtin_exp(-log_weight(k))) / tied;
+      const Real tau = static_cast<Real>(k + 1);
+      const int64_t count = K;
+#pragma omp simd
+      for (int64_t u = 0; u < count; ++u) found[u] = m[u] * unweigh >= highest[u] ? tau : found[u];
+    }
+    double log_objective = 0;
+    for (int64_t u = 1; u <= U; ++u)
+      log_objective += __builtin_log(static_cast<double>(sum[u])) - factor / 2 +
+                       slope * static_cast<double>(peak_frame[u]);
+    return Base::normaliser() - Base::log_total - log_objective / static_cast<double>(U);
+  }
+
+  // The sources do not depend on tau': it scales a token's objective by a constant.
+  void gradient(In* occupancy) {
+    if (team.rank == 0)
+      for (int64_t u = 0; u < K; ++u) sum[u] = u >= 1 && u <= U ? 1 / (static_cast<Real>(U) * sum[u]) : 0;
+    team.sync();
+    Base::adjoint(occupancy, [&](int64_t k, Real* __restrict row) {
+      const Real* __restrict m = group_m + k * K;
+      const Real* __restrict scale = sum;
+      const int64_t count = K;
+#pragma omp simd
+      for (int64_t u = 0; u < count; ++u) row[u] = m[u] * scale[u];
+    });
+  }
+};
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc

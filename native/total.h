@@ -1,0 +1,98 @@
+// Vanilla CTC and Eq. 10: one weighed sum over all paths, by meeting in the middle.
+#pragma once
+#include "direction.h"
+
+namespace brctc {
+inline namespace BRCTC_ISA {
+
+template <class Real, class In>
+struct Total : Solver<Real, In> {
+  using Base = Solver<Real, In>;
+  using Base::ahead, Base::back, Base::emit, Base::team, Base::T, Base::U, Base::K, Base::utt;
+  using Int = IntOf<Real>;
+  using Base::Base;
+
+  // log of the summed path weight, -inf if there is none. Leaves the occupancies at the meeting
+  // frame in both directions.
+  double meet() {
+    const auto &fb = ahead.chain.blanks(), &fl = ahead.chain.labels();
+    const auto &rb = back.chain.blanks(), &rl = back.chain.labels();
+    Int top = Format<Real>::zero;
+    for (int64_t u = 0; u <= U; ++u) {
+      top = larger(top, fb.e[u] + rb.e[U - u]);
+      if (u) top = larger(top, fl.e[u] + rl.e[U + 1 - u]);
+    }
+    if (top < Format<Real>::zero / 2) return -infinite;
+    double sum = 0;
+    for (int64_t u = 0; u <= U; ++u) {
+      const Real b = fb.m[u] * rb.m[U - u] * pow2<Real>(fb.e[u] + rb.e[U - u] - top);
+      ahead.blank[0][u] = b;
+      sum += b;
+      if (!u) continue;
+      const Real l = fl.m[u] * rl.m[U + 1 - u] * pow2<Real>(fl.e[u] + rl.e[U + 1 - u] - top);
+      ahead.label[0][u] = l;
+      sum += l;
+    }
+    const Real scale = static_cast<Real>(1 / sum);
+    for (int64_t u = 0; u <= U; ++u) {
+      ahead.blank[0][u] *= scale;
+      ahead.label[0][u] *= scale;
+      back.blank[0][U - u] = ahead.blank[0][u];
+      if (u) back.label[0][U + 1 - u] = ahead.label[0][u];
+    }
+    return __builtin_log(sum) + static_cast<double>(top) * ln2;
+  }
+
+  // Returns false if a wider format is needed.
+  bool solve(double risk_factor, double& loss, In* occupancy, int64_t& bad_frame) {
+    const int64_t middle = (T + 1) / 2;
+    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, occupancy != nullptr); }))
+      return bad_frame = no_memory, true;
+    // each direction needs just the frames that its thread fills: no need to meet before the middle
+    const bool filled = Base::fill();
+    if (team.mine(0)) ahead.begin(utt.labels);
+    if (team.mine(1)) back.begin(utt.labels);
+    // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
+    // blanks: multiply their emissions, add lambda to the loss.
+    const bool risky = risk_factor != 0 && U > 0;
+    if (risky) {
+      Real m;
+      Int e;
+      split_exp<Real>(risk_factor / static_cast<double>(T), m, e);
+      if (team.mine(0)) ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
+      if (team.mine(1)) back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
+    }
+    const auto nothing = [](int64_t) {};
+    if (filled && team.mine(0)) ahead.sweep(middle, nothing);
+    if (filled && team.mine(1)) {
+      back.sweep(T - middle, nothing);
+      back.chain.step_unit(back.unit_row());
+    }
+    team.sync();
+    ahead.chain.follow(middle);
+    back.chain.follow(T - middle + 1);
+    if (!Base::readable(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
+    if (team.rank == 0) {
+      const double log_total = meet();
+      Base::result[0] = log_total;
+      loss = Base::normaliser() - log_total + (risky ? risk_factor : 0);
+    }
+    team.sync();
+    if (!occupancy) return true;
+    if (Base::result[0] == -infinite) {
+      Base::clear(occupancy);
+      return true;
+    }
+    if (team.mine(0))
+      ahead.sweep_back(middle, [&](int64_t k) { ahead.write(occupancy + k * (U + 1)); });
+    if (team.mine(1)) {
+      back.retreat(back.unit_row());
+      back.sweep_back(T - middle,
+                      [&](int64_t k) { back.write(occupancy + back.frame(k) * (U + 1)); });
+    }
+    return true;
+  }
+};
+
+}  // namespace BRCTC_ISA
+}  // namespace brctc
