@@ -190,9 +190,13 @@ struct Solver {
     return bad_frame == all_read && emit.in_range(T, extra_range);
   }
 
+  // The logarithm of all frames' normalisers, each between 1e-30 and 1e30: one log for eight.
   double normaliser() const {
-    double sum = 0;
-    for (int64_t t = 0; t < T; ++t) sum += emit.log_normaliser[t];
+    double sum = 0, product = 1;
+    for (int64_t t = 0; t < T; ++t) {
+      product *= emit.normaliser[t];
+      if (t % 8 == 7 || t == T - 1) sum += __builtin_log(product), product = 1;
+    }
     return sum;
   }
 

@@ -79,7 +79,7 @@ struct Emissions {
   Int* e;
   bool* wide;               // per frame
   void* gathered[2];        // one row of scores per rank
-  double* log_normaliser;   // per frame: what from_logits subtracts from every path
+  double* normaliser;       // per frame: with from_logits, what divides every path
   double* largest;          // per frame: the largest exponent, to keep sums in range
 
   void take(Arena& arena, int64_t T, int64_t labels) {
@@ -87,7 +87,7 @@ struct Emissions {
     m = arena.take<Real>(T * K);
     wide = arena.take<bool>(T);
     for (auto& row : gathered) row = arena.take<double>(K);
-    log_normaliser = arena.take<double>(T);
+    normaliser = arena.take<double>(T);
     largest = arena.take<double>(T);
     e = arena.take<Int>(T * K);  // last: memory that is rarely touched
   }
@@ -109,14 +109,14 @@ struct Emissions {
   bool fill_row(const Utterance<In>& utt, int64_t t, In* __restrict x) {
     const In* row = utt.scores + t * utt.stride_t;
     In shift = 0;
-    log_normaliser[t] = 0;
+    normaliser[t] = 1;
     prefetch(utt, t + 4);
     if (utt.from_logits) {
       In sum;
       In* kept = utt.row_exp ? utt.row_exp + t * utt.C : nullptr;
       if (!softmax_row(row, utt.C, shift, sum, kept)) return false;
       if (utt.row_shift) utt.row_shift[t] = shift, utt.row_scale[t] = 1 / sum;
-      log_normaliser[t] = __builtin_log(static_cast<double>(sum));
+      normaliser[t] = static_cast<double>(sum);
     }
     x[0] = row[utt.blank];
     for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
