@@ -84,9 +84,10 @@ class Input {
     return "";
   }
 
-  // Runs `work(n, bad, team)` for all utterances and reports the first that failed.
+  // Runs `work(n, bad, team)` for all utterances and reports the first that failed. Without pairs,
+  // one thread takes an utterance.
   template <class Work>
-  void run(Work work) const {
+  void run(Work work, bool pairs = true) const {
     int64_t cells = 0;
     for (int64_t n = 0; n < batch.N; ++n)
       cells += batch.input_lengths[n] *
@@ -94,7 +95,9 @@ class Input {
     std::vector<int64_t> bad(static_cast<size_t>(batch.N), all_read);
     {
       nb::gil_scoped_release free;
-      for_each_utterance(batch.N, useful_threads(cells, threads),
+      const int useful = useful_threads(cells, threads);
+      const bool limited = !pairs && useful > batch.N;
+      for_each_utterance(batch.N, limited ? static_cast<int>(batch.N) : useful,
                          [&](int64_t n, const Team& team) { work(n, bad.data(), team); });
     }
     for (int64_t n = 0; n < batch.N; ++n) {
@@ -163,7 +166,7 @@ void best_path(const Input& in, Address path, Address start, Address end, int64_
                       reinterpret_cast<int64_t*>(end), reinterpret_cast<double*>(score), U_max};
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().best_path[in.is_double](in.batch, n, out, bad, team);
-  });
+  }, false);
 }
 
 // torch.nn.CTCLoss's "mean" (each loss by its target length, then over the batch) or "sum". Leaves

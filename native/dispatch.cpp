@@ -30,9 +30,15 @@ Choice choose() {
   const char* wanted = std::getenv("BRCTC_ISA");
   auto allowed = [&](const char* name) { return !wanted || std::strcmp(wanted, name) == 0; };
 #ifdef BRCTC_X86
+  // feature by feature: older compilers do not know the levels' names
   __builtin_cpu_init();
-  if (allowed("x86_64_v4") && __builtin_cpu_supports("x86-64-v4")) return {"x86_64_v4", &x86_64_v4::table};
-  if (allowed("x86_64_v3") && __builtin_cpu_supports("x86-64-v3")) return {"x86_64_v3", &x86_64_v3::table};
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+  if (v4 && allowed("x86_64_v4")) return {"x86_64_v4", &x86_64_v4::table};
+  if (v3 && allowed("x86_64_v3")) return {"x86_64_v3", &x86_64_v3::table};
 #endif
   return {"baseline", &baseline::table};
 }

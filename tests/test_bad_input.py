@@ -45,7 +45,8 @@ CASES = [
     ({"targets": TARGETS[None]}, ValueError, r"targets must be \(N, U\)"),
     ({"targets": TARGETS.float()}, TypeError, "targets must be integers, got torch.float32"),
     ({"targets": TARGETS.bool()}, TypeError, "targets must be integers, got torch.bool"),
-    ({"targets": "abc"}, TypeError, "targets must be integers, got 'abc'"),
+    ({"targets": "abc"}, TypeError, "targets must be integers .* got 'abc'"),
+    ({"targets": [[1, 2], [3], [4]]}, TypeError, "padded or concatenated"),
     ({"input_lengths": torch.tensor([8, 9, 6])}, ValueError, r"input_lengths\[1\] is 9, expected 1 to 8"),
     ({"input_lengths": torch.tensor([8, 7, 0])}, ValueError, r"input_lengths\[2\] is 0"),
     ({"input_lengths": torch.tensor([-(2**62), 7, 6])}, ValueError, r"input_lengths\[0\] is -46"),
@@ -76,7 +77,8 @@ CASES = [
     ({"blank": 1.0}, TypeError, "blank must be an int"),
     ({"reduction": "avg"}, ValueError, "reduction is 'avg'"),
     ({"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),
-    ({"risk": 3.0}, TypeError, "risk must be a BayesRisk or None, got float"),
+    ({"risk": 3.0}, TypeError, "risk must be a BayesRisk or None, got 3.0"),
+    ({"risk": brctc.EarlyFinish}, TypeError, "got the class EarlyFinish itself"),
 ]
 
 
@@ -114,6 +116,15 @@ def test_padding_may_hold_anything():
 def test_risk_factor_must_be_a_number(risk, factor):
     with pytest.raises(ValueError, match="risk_factor must be a finite number"):
         risk(factor)
+
+
+def test_the_module_refuses_bad_options_at_once():
+    with pytest.raises(TypeError, match="risk must be a BayesRisk or None, got 0"):
+        brctc.BayesRiskCTCLoss(0)
+    with pytest.raises(ValueError, match="reduction is 'avg'"):
+        brctc.BayesRiskCTCLoss(reduction="avg")
+    with pytest.raises(ValueError, match="for a learnt one write a BayesRisk"):
+        brctc.EarlyFinish(torch.tensor(3.0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -75,6 +75,7 @@ def test_command(command, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
+    assert "TABLE" not in page.read_text(), "a placeholder is left"
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 
+import numpy
 import pytest
 import torch
 
@@ -250,3 +251,78 @@ def test_risk_factor_can_change_every_step():
     batch = clean_batch()
     losses = [batch.loss(brctc.EarlyFinish(float(f))).sum() for f in range(4)]
     assert losses == sorted(losses)
+
+
+def test_targets_and_lengths_elsewhere():
+    """Targets and lengths may be on another device than the scores; none that has no values."""
+    batch = clean_batch()
+    for name in ("targets", "input_lengths", "target_lengths"):
+        with pytest.raises(NotImplementedError, match="meta"):
+            batch._replace(**{name: getattr(batch, name).to("meta")}).loss()
+
+
+def test_default_device_does_not_matter():
+    batch = clean_batch()
+    scores = batch.scores.requires_grad_()
+    expected = batch._replace(scores=scores).loss(reduction="mean")
+    torch.set_default_device("meta")
+    try:
+        loss = brctc.bayes_risk_ctc_loss(
+            scores, batch.targets, batch.input_lengths.tolist(), batch.target_lengths
+        )
+        (grad,) = torch.autograd.grad(loss, scores)
+        path = brctc.best_path(scores, *batch[1:4])
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(loss, expected)
+    assert grad.device.type == path.start.device.type == "cpu"
+
+
+def test_best_path_of_transposed_targets():
+    batch = clean_batch(4, 12, 4, 6)
+    transposed = batch._replace(targets=batch.targets.t().contiguous().t())
+    assert torch.equal(brctc.best_path(*transposed[:4]).start, brctc.best_path(*batch[:4]).start)
+
+
+def test_make_fx_sees_the_operator():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    batch = clean_batch()
+    run = lambda x: batch._replace(scores=x).loss()  # noqa: E731
+    graph = make_fx(run)(batch.scores)
+    torch.testing.assert_close(graph(2 * batch.scores), run(2 * batch.scores))
+
+
+def test_torch_func_takes_the_reference():
+    batch = clean_batch()
+    run = lambda x, backend=None: batch._replace(scores=x).loss(reduction="sum", backend=backend)  # noqa: E731
+    scores = batch.scores.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(run(scores), scores)
+    with pytest.raises(RuntimeError, match="pass backend='reference'"):
+        torch.func.grad(run)(batch.scores)
+    torch.testing.assert_close(torch.func.grad(run)(batch.scores, "reference"), expected)
+
+
+def test_labels_changed_behind_torchs_back():
+    buffer = numpy.array([[1, 2]])
+    scores = torch.randn(6, 1, 4, requires_grad=True)
+    loss = brctc.bayes_risk_ctc_loss(scores, torch.from_numpy(buffer), [6], [2])
+    buffer[:] = 10**9
+    with pytest.raises(ValueError, match="label 0 of utterance 0 is 1000000000"):
+        loss.backward()
+
+
+def test_negated_views_are_read_right():
+    batch = clean_batch()
+    torch.testing.assert_close(
+        batch._replace(scores=torch._neg_view(batch.scores)).loss(),
+        batch._replace(scores=-batch.scores).loss(),
+    )
+
+
+def test_numpy_numbers_are_numbers():
+    batch = clean_batch()
+    expected = batch.loss(brctc.EarlyFinish(3.0))
+    torch.testing.assert_close(
+        batch.loss(brctc.EarlyFinish(numpy.float32(3)), blank=numpy.int64(0)), expected
+    )

@@ -23,7 +23,8 @@ def path_groups(
 ) -> PathGroups:
     """The paths of each utterance, grouped by the frame where each token ends (or starts).
 
-    `.log_posterior` (N, U, T) is log P_u(tau): exact, and differentiable.
+    `.log_posterior` (N, U, T) is log P_u(tau): exact, and differentiable. Unbatched input is a batch
+    of one here.
     """
     inputs, _ = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
     return group_paths(inputs, event, backend)

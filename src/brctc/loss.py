@@ -14,6 +14,7 @@ def bayes_risk_ctc_loss(
     input_lengths: Lengths,
     target_lengths: Lengths,
     risk: BayesRisk | None = None,
+    *,
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,
@@ -38,10 +39,7 @@ def bayes_risk_ctc_loss(
         from_logits: `log_probs` are logits; the log_softmax is fused into the loss.
         backend: "cpu", "reference", or None for the best that fits the tensor.
     """
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
-    if risk is not None and not isinstance(risk, BayesRisk):
-        raise TypeError(f"risk must be a BayesRisk or None, got {type(risk).__name__}")
+    _check_options(risk, reduction)
     inputs, batched = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
     kernel = choose_backend(backend, inputs.scores.device)
     if kernel.has_closed_form(risk):
@@ -51,6 +49,15 @@ def bayes_risk_ctc_loss(
         losses = risk_loss(risk, group_paths(inputs, risk.event, backend))
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
+
+
+def _check_options(risk: BayesRisk | None, reduction: str) -> None:
+    if risk is not None and not isinstance(risk, BayesRisk):
+        is_class = isinstance(risk, type) and issubclass(risk, BayesRisk)
+        found = f"the class {risk.__name__} itself" if is_class else f"{risk!r}"
+        raise TypeError(f"risk must be a BayesRisk or None, got {found}")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
 
 
 def group_paths(inputs: Inputs, event: str, backend: str | None) -> PathGroups:
@@ -80,6 +87,7 @@ class BayesRiskCTCLoss(nn.Module):
     def __init__(
         self,
         risk: BayesRisk | None = None,
+        *,
         blank: int = 0,
         reduction: str = "mean",
         zero_infinity: bool = False,
@@ -87,6 +95,7 @@ class BayesRiskCTCLoss(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
+        _check_options(risk, reduction)
         self.risk = risk
         self.blank = blank
         self.reduction = reduction
@@ -111,4 +120,5 @@ class BayesRiskCTCLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return f"risk={self.risk!r}, blank={self.blank}, reduction={self.reduction!r}"
+        options = ("risk", "blank", "reduction", "zero_infinity", "from_logits", "backend")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in options)

@@ -1,6 +1,7 @@
 """Which alignment paths are preferred: path groups and the risks that weigh them."""
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +78,9 @@ class BayesRisk:
 
 
 def _finite(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a number, got a tensor: for a learnt one write a BayesRisk")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
 
 

@@ -56,7 +56,16 @@ def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _is_traced(scores: Tensor) -> bool:
-    return torch.compiler.is_compiling() or type(scores) not in (Tensor, torch.nn.Parameter)
+    """Whether somebody looks at operators: a compiler, a tensor subclass, a dispatch mode."""
+    if (
+        torch.compiler.is_compiling()
+        or type(scores) not in (Tensor, torch.nn.Parameter)
+        or torch._C._len_torch_dispatch_stack() > 0
+    ):
+        return True
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError("torch.func does not reach into native code: pass backend='reference'")
+    return False
 
 
 # ---- the native calls -----------------------------------------------------------------------
@@ -65,18 +74,19 @@ def _is_traced(scores: Tensor) -> bool:
 class _Call:
     """A checked batch, with the tensors that the native side points into kept alive."""
 
-    def __init__(self, inputs: Inputs, checked: bool = False) -> None:
-        if not checked:
+    def __init__(self, inputs: Inputs, shapes_checked: bool = False) -> None:
+        if not shapes_checked:
             check_shapes(inputs)
-        scores = inputs.scores.detach()
+        scores = inputs.scores.detach().resolve_neg()
         self.inputs = inputs._replace(
             scores=scores if scores.stride(2) == 1 else scores.contiguous(),
-            targets=inputs.targets.contiguous(),
-            input_lengths=inputs.input_lengths.contiguous(),
-            target_lengths=inputs.target_lengths.contiguous(),
+            targets=inputs.targets.cpu().contiguous(),
+            input_lengths=inputs.input_lengths.cpu().contiguous(),
+            target_lengths=inputs.target_lengths.cpu().contiguous(),
         )
         self.native = native_batch(self.inputs)
-        if not checked and (problem := self.native.find_problem()):
+        # also in the backward pass: labels may have changed behind torch's back, in a numpy buffer
+        if problem := self.native.find_problem():
             raise ValueError(problem)
 
     def gradient(
@@ -132,7 +142,7 @@ def _native_loss(
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    losses = torch.empty(scores.shape[1], dtype=torch.float64)
+    losses = torch.empty(scores.shape[1], dtype=torch.float64, device="cpu")
     keeps_exp = _keeps_exp(scores, from_logits)
     size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
     saved = (new or _empty)(scores, size)
@@ -182,7 +192,7 @@ def _path_groups(
     _check_padded(targets)
     call = _Call(inputs)
     log_share = scores.new_empty(scores.shape[1], targets.shape[1], scores.shape[0])
-    log_likelihood = torch.empty(scores.shape[1], dtype=torch.float64)
+    log_likelihood = torch.empty(scores.shape[1], dtype=torch.float64, device="cpu")
     _native.groups(call.native, at_start, targets.shape[1], log_share.data_ptr(), log_likelihood.data_ptr())
     return log_share, log_likelihood.to(scores.dtype)
 
@@ -214,7 +224,7 @@ def _path_groups_backward(
         call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr(), saved.data_ptr()
     )
     # what is saved belongs to d log P: the sign of a loss is the caller's
-    ones = torch.ones(batch, dtype=torch.float64)
+    ones = torch.ones(batch, dtype=torch.float64, device="cpu")
     return call.gradient(ones, -1.0, saved, keeps_exp=False, mass=likelihoods)
 
 
@@ -233,10 +243,7 @@ def _best_path(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _check_padded(targets)
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    path = torch.empty(scores.shape[1], scores.shape[0], dtype=torch.int64)
-    start = torch.empty_like(targets)
-    end = torch.empty_like(targets)
-    score = torch.empty(scores.shape[1], dtype=torch.float64)
+    path, start, end, score = _new_best_path(scores, targets)
     _native.best_path(
         call.native,
         path.data_ptr(),
@@ -246,6 +253,13 @@ def _best_path(
         score.data_ptr(),
     )
     return path, start, end, score.to(scores.dtype)
+
+
+def _new_best_path(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    frames, batch = scores.shape[:2]
+    path = targets.new_empty(batch, frames, dtype=torch.int64)
+    start, end = (targets.new_empty(targets.shape, dtype=torch.int64) for _ in range(2))
+    return path, start, end, scores.new_empty(batch, dtype=torch.float64)
 
 
 # ---- autograd -------------------------------------------------------------------------------
@@ -261,7 +275,7 @@ class _Loss(torch.autograd.Function):
         if operands[8]:  # gradient
             _keep(ctx, operands, saved)
         ctx.weights = weights = torch.empty_like(losses)
-        target_lengths = operands[3].contiguous()
+        target_lengths = operands[3].cpu().contiguous()
         value = _native.reduce(
             losses.data_ptr(),
             losses.shape[0],
@@ -271,7 +285,7 @@ class _Loss(torch.autograd.Function):
             weights.data_ptr(),
         )
         dtype = operands[0].dtype
-        return losses.to(dtype) if reduction == "none" else torch.tensor(value, dtype=dtype)
+        return losses.to(dtype) if reduction == "none" else torch.tensor(value, dtype=dtype, device="cpu")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -284,7 +298,7 @@ class _Loss(torch.autograd.Function):
             keeps_exp = _keeps_exp(batch.scores, batch.from_logits)
             weights = ctx.weights if grad.dim() == 0 else grad.double().contiguous()
             scale = grad.item() if grad.dim() == 0 else 1.0
-            dense = _Call(batch, checked=True).gradient(weights, scale, saved, keeps_exp)
+            dense = _Call(batch, shapes_checked=True).gradient(weights, scale, saved, keeps_exp)
         return (dense, *[None] * 10)
 
 
@@ -354,9 +368,8 @@ def _fake_groups(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tens
 
 
 def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    frames, batch = scores.shape[:2]
-    tokens = torch.empty_like(targets), torch.empty_like(targets)
-    return targets.new_empty(batch, frames), *tokens, scores.new_empty(batch)
+    path, start, end, score = _new_best_path(scores, targets)
+    return path, start, end, score.to(scores.dtype)
 
 
 _name = _register(

@@ -43,7 +43,7 @@ def prepare_inputs(
         raise TypeError(f"log_probs must be floating point, got {scores.dtype}")
     if scores.dim() not in (2, 3):
         raise ValueError(f"log_probs must be (T, N, C) or (T, C), got {tuple(scores.shape)}")
-    if isinstance(blank, bool) or not isinstance(blank, int | torch.SymInt):
+    if isinstance(blank, bool | float) or not hasattr(blank, "__index__"):
         raise TypeError(f"blank must be an int, got {type(blank).__name__}")
     batched = scores.dim() == 3
     targets = _integers("targets", targets)
@@ -75,9 +75,10 @@ def _lengths(name: str, value: Lengths) -> Tensor:
 def _integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
     if not isinstance(value, Tensor):
         try:
-            value = torch.tensor(value)
+            value = torch.tensor(value, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"{name} must be integers, got {value!r}") from error
+            hint = "integers in a tensor (rows of different length are padded or concatenated)"
+            raise TypeError(f"{name} must be {hint}, got {value!r}") from error
         if value.numel() == 0:
             value = value.long()
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
@@ -131,7 +132,7 @@ def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
         targets.shape[1] if targets.dim() == 2 else -1,
         input_lengths.data_ptr(),
         target_lengths.data_ptr(),
-        blank,
+        int(blank),
         from_logits,
         torch.get_num_threads(),
     )
