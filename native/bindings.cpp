@@ -169,13 +169,13 @@ void best_path(const Input& in, Address path, Address start, Address end, int64_
   }, false);
 }
 
-// torch.nn.CTCLoss's "mean" (each loss by its target length, then over the batch) or "sum". Leaves
-// the weight of each loss; one that is infinite counts as zero if wanted.
-double reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean,
-              bool zero_infinity, Address weights_at) {
+// torch.nn.CTCLoss's "mean" (each loss by its target length, then over the batch) or "sum". The
+// weight of each loss goes behind the losses; one that is infinite counts as zero if wanted.
+void reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean, bool zero_infinity,
+            Address result_at, bool result_is_double) {
   auto* losses = reinterpret_cast<double*>(losses_at);
+  double* weights = losses + N;
   const auto* target_lengths = reinterpret_cast<const int64_t*>(target_lengths_at);
-  auto* weights = reinterpret_cast<double*>(weights_at);
   double total = 0;
   for (int64_t n = 0; n < N; ++n) {
     if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
@@ -183,7 +183,10 @@ double reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean
     weights[n] = mean ? 1.0 / static_cast<double>(N * length) : 1.0;
     total += weights[n] * losses[n];
   }
-  return total;
+  if (result_is_double)
+    *reinterpret_cast<double*>(result_at) = total;
+  else
+    *reinterpret_cast<float*>(result_at) = static_cast<float>(total);
 }
 
 using Pooled = nb::ndarray<nb::pytorch>;

@@ -23,8 +23,14 @@ class Input:
 
 def loss(batch: Input, risk: int, risk_factor: float, loss: int, saved: int, keep_exp: bool) -> None: ...
 def reduce(
-    losses: int, N: int, target_lengths: int, mean: bool, zero_infinity: bool, weights: int
-) -> float: ...
+    losses: int,
+    N: int,
+    target_lengths: int,
+    mean: bool,
+    zero_infinity: bool,
+    result: int,
+    result_is_double: bool,
+) -> None: ...
 def groups(batch: Input, at_start: bool, U_max: int, log_share: int, log_likelihood: int) -> None: ...
 def groups_backward(
     batch: Input, at_start: bool, U_max: int, grad_share: int, grad_likelihood: int, saved: int

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.inputs import Inputs, check_shapes, native_batch
+from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
@@ -77,12 +77,17 @@ class _Call:
     def __init__(self, inputs: Inputs, shapes_checked: bool = False) -> None:
         if not shapes_checked:
             check_shapes(inputs)
-        scores = inputs.scores.detach().resolve_neg()
-        self.inputs = inputs._replace(
-            scores=scores if scores.stride(2) == 1 else scores.contiguous(),
-            targets=inputs.targets.cpu().contiguous(),
-            input_lengths=inputs.input_lengths.cpu().contiguous(),
-            target_lengths=inputs.target_lengths.cpu().contiguous(),
+        scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
+        # asked before it is done: each operator costs microseconds, even one that changes nothing
+        if scores.stride(2) != 1 or scores.is_neg():
+            scores = scores.detach().resolve_neg().contiguous()
+        self.inputs = Inputs(
+            scores,
+            local_tensor(targets),
+            local_tensor(input_lengths),
+            local_tensor(target_lengths),
+            blank,
+            from_logits,
         )
         self.native = native_batch(self.inputs)
         # also in the backward pass: labels may have changed behind torch's back, in a numpy buffer
@@ -136,24 +141,27 @@ def _native_loss(
     risk: int,
     risk_factor: float,
     gradient: bool,
-    new: Any = None,
+    eager: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Losses (N) in float64, and what their gradient needs, in a tensor from new(scores, size)."""
+    """Losses in float64, (2, N) with room for a weight each; and what their gradient needs.
+
+    An eager call has had its shapes checked at the door, and nobody else sees what is saved. As an
+    operator's output it must have no unwritten places.
+    """
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
-    call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    losses = torch.empty(scores.shape[1], dtype=torch.float64, device="cpu")
+    call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits), eager)
+    losses = torch.empty((2, scores.shape[1]), dtype=torch.float64, device="cpu")
     keeps_exp = _keeps_exp(scores, from_logits)
     size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
-    saved = (new or _empty)(scores, size)
+    saved = _empty(scores, size) if eager else scores.new_zeros(size)
     _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr(), keeps_exp)
     return losses, saved
 
 
 def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    # an operator's output has no unwritten places: padding is zero
-    losses, saved = _native_loss(scores, *arguments, new=Tensor.new_zeros)
-    return losses.to(scores.dtype), saved
+    losses, saved = _native_loss(scores, *arguments)
+    return losses[0].to(scores.dtype), saved
 
 
 def _ctc_loss_backward(
@@ -271,33 +279,37 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *operands, reduction, zero_infinity = arguments
-        losses, saved = _native_loss(*operands)
+        losses, saved = _native_loss(*operands, eager=True)
+        scores = operands[0]
         if operands[8]:  # gradient
             _keep(ctx, operands, saved)
-        ctx.weights = weights = torch.empty_like(losses)
-        target_lengths = operands[3].cpu().contiguous()
-        value = _native.reduce(
+            ctx.losses = losses  # the second row: weights
+        reduced = torch.empty((), dtype=scores.dtype, device="cpu")
+        target_lengths = local_tensor(operands[3])
+        _native.reduce(
             losses.data_ptr(),
-            losses.shape[0],
+            losses.shape[1],
             target_lengths.data_ptr(),
             reduction == "mean",
             zero_infinity,
-            weights.data_ptr(),
+            reduced.data_ptr(),
+            scores.dtype == torch.float64,
         )
-        dtype = operands[0].dtype
-        return losses.to(dtype) if reduction == "none" else torch.tensor(value, dtype=dtype, device="cpu")
+        return losses[0].to(scores.dtype) if reduction == "none" else reduced
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         *inputs, saved = ctx.saved_tensors
+        weights = ctx.losses[1]
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
-            dense = torch.ops.brctc.ctc_loss_backward(grad * ctx.weights, *inputs, *ctx.options, saved)
+            dense = torch.ops.brctc.ctc_loss_backward(grad * weights, *inputs, *ctx.options, saved)
         else:
             batch = Inputs(*inputs, *ctx.options)
             keeps_exp = _keeps_exp(batch.scores, batch.from_logits)
-            weights = ctx.weights if grad.dim() == 0 else grad.double().contiguous()
-            scale = grad.item() if grad.dim() == 0 else 1.0
+            reduced = grad.dim() == 0
+            scale = grad.item() if reduced else 1.0
+            weights = weights if reduced else grad.double().contiguous()
             dense = _Call(batch, shapes_checked=True).gradient(weights, scale, saved, keeps_exp)
         return (dense, *[None] * 10)
 

@@ -138,18 +138,18 @@ def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
     )
 
 
-def _local(tensor: Tensor) -> Tensor:
-    # asked first: inside torch.func even an operator that changes nothing wraps its result
-    ready = tensor.device.type == "cpu" and tensor.is_contiguous()
-    return tensor if ready else tensor.cpu().contiguous()
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Contiguous and on the CPU. Inside torch.func even an operator that changes nothing would wrap
+    its result, so none is called without need."""
+    return tensor if tensor.is_cpu and tensor.is_contiguous() else tensor.cpu().contiguous()
 
 
 def check_values(inputs: Inputs) -> None:
     """Raises for lengths and labels out of range, naming the utterance and the value."""
     local = inputs._replace(
-        targets=_local(inputs.targets),
-        input_lengths=_local(inputs.input_lengths),
-        target_lengths=_local(inputs.target_lengths),
+        targets=local_tensor(inputs.targets),
+        input_lengths=local_tensor(inputs.input_lengths),
+        target_lengths=local_tensor(inputs.target_lengths),
     )
     if problem := native_batch(local, with_scores=False).find_problem():
         raise ValueError(problem)
