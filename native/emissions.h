@@ -121,37 +121,30 @@ struct Emissions {
     x[0] = row[utt.blank];
     for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
     for (int64_t u = U + 1; u < K; ++u) x[u] = x[0];  // whole vectors, no tail
-    In low = x[0], high = x[0];
-    int unreadable = 0;
-    const int64_t count = K;
-#pragma omp simd reduction(min : low) reduction(max : high) reduction(| : unreadable)
-    for (int64_t u = 0; u < count; ++u) {
-      unreadable |= !(x[u] < static_cast<In>(__builtin_inf()));
-      low = x[u] < low ? x[u] : low;
-      high = x[u] > high ? x[u] : high;
-    }
-    if (unreadable) return false;
-    const double below = static_cast<double>(shift) - static_cast<double>(low);
-    const double above = static_cast<double>(high) - static_cast<double>(shift);
-    largest[t] = below > above ? below : above;
-    wide[t] = !(largest[t] < exp_limit<Real>);
-    if (wide[t])
-      largest[t] = convert_wide(x, shift, m + t * K, e + t * K);
-    else
-      convert(x, shift, m + t * K);
+    largest[t] = exp_limit<Real>;
+    wide[t] = !convert(x, shift, m + t * K);
+    if (!wide[t]) return true;
+    for (int64_t u = 0; u <= U; ++u)
+      if (!(x[u] < static_cast<In>(__builtin_inf()))) return false;
+    largest[t] = convert_wide(x, shift, m + t * K, e + t * K);
     return true;
   }
 
-  // exp(x - shift), with the rounding error of the difference carried along.
+  // exp(x - shift), with the rounding error of the difference carried along. False if there is one
+  // that a plain number does not hold, NaN among them.
   template <class In>
-  void convert(const In* __restrict x, In shift, Real* __restrict row) const {
+  bool convert(const In* __restrict x, In shift, Real* __restrict row) const {
+    constexpr In limit = static_cast<In>(exp_limit<Real>);
     const int64_t count = K;
-#pragma omp simd
+    int odd = 0;
+#pragma omp simd reduction(| : odd)
     for (int64_t u = 0; u < count; ++u) {
       const In d = x[u] - shift, back = d - x[u];
       const In error = (x[u] - (d - back)) - (shift + back);
+      odd |= !((d < 0 ? -d : d) < limit);
       row[u] = exp_exact(static_cast<Real>(d), static_cast<Real>(error));
     }
+    return !odd;
   }
 
   // The same for any size, probability zero among them. Returns the largest exponent.
