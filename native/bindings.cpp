@@ -3,11 +3,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 
 #include <new>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "kernels.h"

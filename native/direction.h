@@ -177,7 +177,7 @@ struct Solver {
     ahead.take(arena, T, U, steps, gradient);
     back.take(arena, T, U, steps, gradient);
     bad = arena.take<int64_t>(2);
-    result = arena.take<double>(2);
+    result = arena.take<double>(1);
   }
 
   // False if there is a frame among this rank's that cannot be read: nothing may run over it.

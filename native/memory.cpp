@@ -79,15 +79,9 @@ void release(Block block) {
 char* reserve(Scratch& scratch, size_t bytes) {
   if (scratch.size < bytes) {
     release(scratch);
-    const Block block = acquire(bytes);
-    scratch = {block.data, block.size};
+    scratch = acquire(bytes);
   }
   return scratch.data;
-}
-
-void release(Scratch& scratch) {
-  release(Block{scratch.data, scratch.size});
-  scratch = {};
 }
 
 void poison(bool on) { poisoned = on; }

@@ -4,14 +4,10 @@
 
 namespace brctc {
 
-struct Block {
-  char* data = nullptr;
-  size_t size = 0;
-};
+using Block = Scratch;
 
 Block acquire(size_t bytes);  // null data if there is no memory
 void release(Block);
-void release(Scratch&);
 
 // Fills every block that is handed out with NaN, so that tests see reads of unwritten memory.
 void poison(bool on);

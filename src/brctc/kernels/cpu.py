@@ -251,7 +251,7 @@ def _best_path(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _check_padded(targets)
     call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    path, start, end, score = _new_best_path(scores, targets)
+    path, start, end, score = _new_best_path(scores, call.inputs.targets)
     _native.best_path(
         call.native,
         path.data_ptr(),
