@@ -12,8 +12,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "brctc"
 LAYERS = [
     {"__init__"},
     {"cli"},
-    {"train", "decode", "report"},
-    {"models", "trim", "data", "metrics"},
+    {"report"},
+    {"train"},
+    {"decode"},
+    {"models"},
+    {"trim", "data", "metrics"},
     {"align"},
     {"loss"},
     {"kernels"},
@@ -54,7 +57,7 @@ def test_imports_point_down():
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         module = module.removesuffix(".__init__") or "__init__"
         for imported in imports_of(path):
-            same_package = imported.startswith("kernels") and module.startswith("kernels")
+            same_package = imported.partition(".")[0] == module.partition(".")[0]
             assert same_package or layer_of(module) < layer_of(imported), f"{module} imports {imported}"
 
 
