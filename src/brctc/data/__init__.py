@@ -1,0 +1,1 @@
+"""Manifests, features, augmentation, tokens, batches and the corpora built in."""
