@@ -1,0 +1,177 @@
+"""The Transformer decoder of the hybrid CTC/attention system, in training and step by step.
+
+Axes: N utterances, B hypotheses of each, T frames, U tokens, D features, H heads, C classes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from brctc.models.config import AttentionConfig
+from brctc.models.layers import Dropout, FeedForward, attention_mask, join_heads, split_heads
+from brctc.models.positions import frame_positions
+
+IGNORED = -100  # a gold token that is padding
+
+
+class Memory(NamedTuple):
+    """The encoder's frames as every layer attends to them, projected once."""
+
+    keys: tuple[Tensor, ...]
+    """Each (N, H, T, D / H)."""
+    values: tuple[Tensor, ...]
+    mask: Tensor
+    """(N, 1, 1, T)"""
+
+    def select(self, utterances: Tensor) -> "Memory":
+        """The utterances of an index (or a mask) over N."""
+        keys = tuple(key[utterances] for key in self.keys)
+        values = tuple(value[utterances] for value in self.values)
+        return Memory(keys, values, self.mask[utterances])
+
+
+class Cache(NamedTuple):
+    """What the layers remember of the tokens so far."""
+
+    past: tuple[Tensor, ...]
+    """Each layer's keys and values: (2, N, B, H, U, D / H)."""
+
+    @property
+    def tokens(self) -> int:
+        """U, how many steps were taken."""
+        return self.past[0].shape[4]
+
+    def reorder(self, parents: Tensor) -> "Cache":
+        """The hypotheses (N, B'), each continuing the old one that `parents` names: 0 to B - 1."""
+        rows = torch.arange(parents.shape[0], device=parents.device)[:, None]
+        return Cache(tuple(past[:, rows, parents] for past in self.past))
+
+    def select(self, utterances: Tensor) -> "Cache":
+        """The utterances of an index (or a mask) over N."""
+        return Cache(tuple(past[:, utterances] for past in self.past))
+
+
+class DecoderLayer(nn.Module):
+    """Attention to the tokens so far, attention to the encoder, a feed-forward, each behind a norm."""
+
+    def __init__(self, config: AttentionConfig, memory_dim: int) -> None:
+        super().__init__()
+        dim = config.dim
+        self.heads = config.heads
+        self.self_norm = nn.LayerNorm(dim)
+        self.project = nn.Linear(dim, 3 * dim)
+        self.self_out = nn.Linear(dim, dim)
+        self.cross_norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(memory_dim, 2 * dim)
+        self.cross_out = nn.Linear(dim, dim)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, config.feed_forward_dim, config.dropout, nn.ReLU())
+        self.dropout = Dropout(config.dropout)
+
+    def memory(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        key, value = self.key_value(hidden).chunk(2, dim=-1)
+        return split_heads(key, self.heads), split_heads(value, self.heads)
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """All tokens (N, U, D) at once; none sees a later one."""
+        parts = self.project(self.self_norm(x)).chunk(3, dim=-1)
+        query, own_key, own_value = (split_heads(part, self.heads) for part in parts)
+        attended = join_heads(F.scaled_dot_product_attention(query, own_key, own_value, is_causal=True))
+        x = x + self.dropout(self.self_out(attended))
+        return self._look_up(x, key, value, mask)
+
+    def step(
+        self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor, past: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One token (N, B, D) behind those of `past`, which it joins."""
+        own = self.project(self.self_norm(x)).unflatten(-1, (3, self.heads, 1, -1)).movedim(2, 0)
+        query, new = own[0], own[1:]
+        remembered = new if past is None else torch.cat([past, new], dim=4)
+        # hypotheses remember different tokens: they are a batch here ...
+        own_key, own_value = remembered.flatten(1, 2)
+        attended = F.scaled_dot_product_attention(query.flatten(0, 1), own_key, own_value)
+        x = x + self.self_out(attended.flatten(1).view(x.shape))
+        # ... but they look at the same frames: there they are a sequence, and no frame is copied
+        return self._look_up(x, key, value, mask), remembered
+
+    def _look_up(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        query = split_heads(self.query(self.cross_norm(x)), self.heads)
+        attended = join_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+        x = x + self.dropout(self.cross_out(attended))
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class AttentionDecoder(nn.Module):
+    """Predicts a target's tokens one after the other, then `end`, which also starts every sentence.
+
+    Search: `memory = start(hidden, lengths)`, then `log_probs, cache = step(memory, tokens, cache)`
+    with the last token of each hypothesis, `end` at first.
+    """
+
+    def __init__(self, config: AttentionConfig, memory_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.end = vocab_size
+        self.label_smoothing = config.label_smoothing
+        self.embedding = nn.Embedding(vocab_size + 1, config.dim)
+        self.dropout = Dropout(config.dropout)
+        layers = [DecoderLayer(config, memory_dim) for _ in range(config.layers)]
+        self.layers: Sequence[DecoderLayer] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
+        self.norm = nn.LayerNorm(config.dim)
+        self.out = nn.Linear(config.dim, vocab_size + 1)
+
+    def forward(self, hidden: Tensor, lengths: Tensor, targets: Tensor) -> Tensor:
+        """(N, U + 1, C) logits: of each target token, and of the end, given those before it."""
+        memory = self.start(hidden, lengths)
+        tokens = F.pad(targets, (1, 0), value=self.end)
+        x = self._embed(tokens, 0)
+        for layer, key, value in zip(self.layers, memory.keys, memory.values, strict=True):
+            x = layer(x, key, value, memory.mask)
+        return self.out(self.norm(x))
+
+    def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+        """Cross-entropy against (1 - s) of the gold token and s of all classes alike; s is label_smoothing.
+
+        Summed over an utterance's tokens and its end, divided by its target length, averaged over
+        the batch: the unit of the CTC losses, so that weights between them mean what they say.
+        """
+        logits = self(hidden, lengths, targets)
+        gold = F.pad(targets, (0, 1))
+        place = torch.arange(gold.shape[1], device=gold.device)
+        last = target_lengths.to(gold.device)[:, None]
+        gold = gold.masked_fill(place == last, self.end).masked_fill(place > last, IGNORED)
+        losses = F.cross_entropy(
+            logits.flatten(0, 1),
+            gold.flatten(),
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=self.label_smoothing,
+        )
+        return (losses.view(gold.shape).sum(1) / last[:, 0].clamp(min=1)).mean()
+
+    def start(self, hidden: Tensor, lengths: Tensor) -> Memory:
+        """What `step` needs of the encoder's output."""
+        keys, values = zip(*(layer.memory(hidden) for layer in self.layers), strict=True)
+        return Memory(keys, values, attention_mask(lengths, hidden.shape[1], keys[0]))
+
+    def step(self, memory: Memory, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
+        """(N, B, C) log-probabilities of the next token, given the last one (N, B) of each hypothesis.
+
+        The cache remembers the tokens before; None at the beginning. `cache.reorder` follows the
+        beam's choice.
+        """
+        x = self._embed(tokens[..., None], cache.tokens if cache else 0).squeeze(2)
+        past = []
+        for i, layer in enumerate(self.layers):
+            x, new = layer.step(
+                x, memory.keys[i], memory.values[i], memory.mask, cache.past[i] if cache else None
+            )
+            past.append(new)
+        return self.out(self.norm(x)).log_softmax(-1), Cache(tuple(past))
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        x = self.embedding(tokens)
+        return self.dropout(x + frame_positions(tokens.shape[-1], x, first))

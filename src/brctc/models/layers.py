@@ -1,0 +1,65 @@
+"""Small parts that encoders and decoders share. Axes: N utterances, T frames, D features, H heads."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Dropout(nn.Module):
+    """nn.Dropout, which on a CPU spends more time on a random number per element than the linear
+    layer beside it takes. Here one draw serves four elements; p is exact to 1/65536."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if not x.is_cpu:
+            return F.dropout(x, self.p)
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        level = draws.view(torch.int16)[: x.numel()].to(x.dtype if x.dtype == torch.double else torch.float)
+        dropped = round(self.p * 65536)
+        # levels are integers from -32768: 0 for the lowest `dropped` of them, 1 for the others
+        keep = level.add_(32769 - dropped).clamp_(0, 1).mul_(65536 / (65536 - dropped))
+        return x * keep.view(x.shape).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, dropout behind each."""
+
+    def __init__(self, dim: int, hidden_dim: int, dropout: float, activation: nn.Module) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden_dim)
+        self.activation = activation
+        self.contract = nn.Linear(hidden_dim, dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.contract(self.dropout(self.activation(self.expand(x)))))
+
+
+def frame_mask(lengths: Tensor, frames: int, device: torch.device) -> Tensor:
+    """(N, T): True for the frames of an utterance, False for its padding."""
+    return torch.arange(frames, device=device) < lengths.to(device)[:, None]
+
+
+def attention_mask(lengths: Tensor, frames: int, like: Tensor) -> Tensor:
+    """(N, 1, 1, T), to be added to attention scores: 0 for frames that exist, -inf for padding."""
+    exists = frame_mask(lengths, frames, like.device)
+    nothing = torch.zeros(exists.shape, dtype=like.dtype, device=like.device)
+    return nothing.masked_fill(~exists, -torch.inf)[:, None, None]
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(N, T, D) to (N, H, T, D / H)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(N, H, T, D / H) to (N, T, D)."""
+    return x.transpose(1, 2).flatten(2)

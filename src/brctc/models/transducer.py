@@ -1,0 +1,88 @@
+"""The prediction and joint networks of a transducer, in training and step by step.
+
+Axes: N utterances (or hypotheses), T frames, U labels, C classes.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from brctc.models.config import TransducerConfig
+from brctc.models.layers import Dropout
+
+BLANK = 0  # also what stands before the first label
+
+
+class PredictionState(NamedTuple):
+    """What the LSTM remembers of the labels so far: two times (layers, N, prediction_dim)."""
+
+    hidden: Tensor
+    cell: Tensor
+
+    def select(self, index: Tensor) -> "PredictionState":
+        """The hypotheses that an index (or a mask) over N names: reordered, repeated or dropped."""
+        return PredictionState(self.hidden[:, index], self.cell[:, index])
+
+
+class Transducer(nn.Module):
+    """log P(label | frame, labels before) = log_softmax(out(tanh(project(frame) + prediction))).
+
+    Search: `prediction, state = predict(blanks, initial_state(n))`, then `joint` with a frame, and
+    `predict` again with every label that is emitted. `project` all frames first and call
+    `joint_projected` to save a product per call.
+    """
+
+    def __init__(self, config: TransducerConfig, encoder_dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, config.prediction_dim)
+        self.dropout = Dropout(config.dropout)
+        self.lstm = nn.LSTM(
+            config.prediction_dim, config.prediction_dim, config.prediction_layers, batch_first=True
+        )
+        self.project = nn.Linear(encoder_dim, config.joint_dim)
+        self.project_prediction = nn.Linear(config.prediction_dim, config.joint_dim, bias=False)
+        self.out = nn.Linear(config.joint_dim, vocab_size)
+
+    def predictions(self, targets: Tensor) -> Tensor:
+        """(N, U + 1, joint_dim): before the first label of (N, U) targets, and behind each."""
+        labels = nn.functional.pad(targets, (1, 0), value=BLANK)
+        state = self.initial_state(len(labels))
+        return self._run(labels, state)[0]
+
+    def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+        """The transducer loss: nats per label, averaged over utterances, like the CTC losses."""
+        from brctc import transducer_joint_loss
+
+        return transducer_joint_loss(
+            self.project(hidden),
+            self.predictions(targets),
+            self.out.weight,
+            self.out.bias,
+            targets,
+            lengths,
+            target_lengths,
+        )
+
+    def initial_state(self, n: int) -> PredictionState:
+        """Nothing remembered, for n hypotheses."""
+        weight = self.embedding.weight
+        nothing = weight.new_zeros(self.lstm.num_layers, n, self.lstm.hidden_size)
+        return PredictionState(nothing, nothing)
+
+    def predict(self, tokens: Tensor, state: PredictionState) -> tuple[Tensor, PredictionState]:
+        """(N, joint_dim) predictions, given the last label (N) of each hypothesis: blank at first."""
+        prediction, state = self._run(tokens[:, None], state)
+        return prediction.squeeze(1), state
+
+    def joint(self, encoder_frame: Tensor, prediction: Tensor) -> Tensor:
+        """(..., C) log-probabilities for frames (..., D) and what `predict` gave; leading axes broadcast."""
+        return self.joint_projected(self.project(encoder_frame), prediction)
+
+    def joint_projected(self, projected_frame: Tensor, prediction: Tensor) -> Tensor:
+        """`joint` for frames that went through `project` already."""
+        return self.out(torch.tanh(projected_frame + prediction)).log_softmax(-1)
+
+    def _run(self, labels: Tensor, state: PredictionState) -> tuple[Tensor, PredictionState]:
+        output, state = self.lstm(self.dropout(self.embedding(labels)), state)
+        return self.project_prediction(self.dropout(output)), PredictionState(*state)
