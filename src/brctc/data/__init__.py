@@ -1,1 +1,66 @@
-"""Manifests, features, augmentation, tokens, batches and the corpora built in."""
+"""Manifests, features, augmentation, tokens, batches and the corpora built in (the extra `asr`)."""
+
+from brctc.data import extras  # noqa: F401
+from brctc.data.audio import AudioError, load_audio
+from brctc.data.augment import SPEEDS, SpecAugmentConfig, spec_augment
+from brctc.data.batching import Batch, Loader, make_batch, plan_batches
+from brctc.data.config import Config
+from brctc.data.corpora import (
+    CORPORA,
+    DigitStringsConfig,
+    GridConfig,
+    HandwritingConfig,
+    prepare_corpus,
+)
+from brctc.data.features import FeatureConfig, fbank
+from brctc.data.manifest import (
+    PreparationError,
+    Problem,
+    Row,
+    WordTime,
+    read_manifest,
+    write_manifest,
+)
+from brctc.data.prepare import prepare_manifest
+from brctc.data.prepared import (
+    Prepared,
+    PreparedWriter,
+    Summary,
+    Utterance,
+    feature_statistics,
+)
+from brctc.data.tokens import TokenConfig, Tokenizer
+
+__all__ = [
+    "AudioError",
+    "Batch",
+    "CORPORA",
+    "Config",
+    "DigitStringsConfig",
+    "FeatureConfig",
+    "GridConfig",
+    "HandwritingConfig",
+    "Loader",
+    "PreparationError",
+    "Prepared",
+    "PreparedWriter",
+    "Problem",
+    "Row",
+    "SPEEDS",
+    "SpecAugmentConfig",
+    "Summary",
+    "TokenConfig",
+    "Tokenizer",
+    "Utterance",
+    "WordTime",
+    "fbank",
+    "feature_statistics",
+    "load_audio",
+    "make_batch",
+    "plan_batches",
+    "prepare_corpus",
+    "prepare_manifest",
+    "read_manifest",
+    "spec_augment",
+    "write_manifest",
+]

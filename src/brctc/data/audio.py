@@ -1,0 +1,126 @@
+"""Audio files as float32 samples, mono, at the rate that is wanted; bad files are named."""
+
+import functools
+import logging
+import math
+import struct
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+import scipy.signal
+import soundfile
+
+_log = logging.getLogger("brctc.data")
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # what a program that writes WAV into a pipe leaves in the header
+
+
+class AudioError(ValueError):
+    """An audio file that cannot be used; the message starts with its path."""
+
+
+class AudioFile:
+    """An open audio file whose parts are read one after the other."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise AudioError(f"{path}: no such file")
+        if self.path.stat().st_size == 0:
+            raise AudioError(f"{path}: the file is empty")
+        _check_wav_size(self.path)
+        try:
+            self._file = soundfile.SoundFile(self.path)
+        except soundfile.LibsndfileError as error:
+            raise AudioError(f"{path}: not readable as audio ({error.error_string})") from None
+        self.sample_rate: int = self._file.samplerate
+        self.num_samples: int = self._file.frames
+        if self.num_samples == 0:
+            self._file.close()
+            raise AudioError(f"{path}: the audio has no samples")
+
+    def __enter__(self) -> "AudioFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read(self, start: int = 0, num_samples: int | None = None) -> np.ndarray:
+        """A part of the file at its own rate; channels are averaged."""
+        wanted = self.num_samples - start if num_samples is None else num_samples
+        if start < 0 or wanted <= 0 or start + wanted > self.num_samples:
+            raise AudioError(
+                f"{self.path}: samples {start} to {start + wanted} were asked for, it has {self.num_samples}"
+            )
+        try:
+            if self._file.tell() != start:
+                self._file.seek(start)
+            samples = self._file.read(wanted, dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            raise AudioError(f"{self.path}: truncated or damaged ({error.error_string})") from None
+        if len(samples) != wanted:
+            raise AudioError(f"{self.path}: truncated: {len(samples)} of {wanted} samples could be read")
+        mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1)
+        if not np.isfinite(mono).all():
+            raise AudioError(f"{self.path}: sample {start + int(np.argmin(np.isfinite(mono)))} is not finite")
+        return mono
+
+
+def load_audio(
+    path: str | Path, sample_rate: int, start: int = 0, num_samples: int | None = None
+) -> np.ndarray:
+    """Mono samples in [-1, 1] at `sample_rate`; the part is given in the file's own samples.
+
+    Another rate is resampled, with a notice in the log "brctc.data" once per rate.
+    """
+    with AudioFile(path) as file:
+        return resample(file.read(start, num_samples), file.sample_rate, sample_rate)
+
+
+def resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
+    """Samples at another rate, with a notice once per rate."""
+    if given == wanted:
+        return samples
+    _notice(given, wanted)
+    return _resample(samples, given, wanted)
+
+
+def change_speed(samples: np.ndarray, speed: float) -> np.ndarray:
+    """Plays faster (above 1) or slower, pitch included, as Kaldi's speed perturbation does."""
+    percent = round(speed * 100)
+    return samples if percent == 100 else _resample(samples, percent, 100)
+
+
+def _resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
+    common = math.gcd(given, wanted)
+    return scipy.signal.resample_poly(samples, wanted // common, given // common).astype(np.float32)
+
+
+@functools.cache
+def _notice(given: int, wanted: int) -> None:
+    _log.warning("audio at %d Hz is resampled to %d Hz", given, wanted)
+
+
+def _check_wav_size(path: Path) -> None:
+    """A WAV file that ends before its header says: libsndfile would read what is left of it."""
+    with path.open("rb") as file:
+        riff, _, wave = struct.unpack("<4sI4s", file.read(12).ljust(12, b"\0"))
+        if (riff, wave) != (b"RIFF", b"WAVE"):
+            return
+        promised = _data_size(file)
+        left = path.stat().st_size - file.tell()
+    if promised is not None and promised not in _UNKNOWN_SIZES and left < promised:
+        raise AudioError(f"{path}: truncated: {left} of {promised} bytes of samples are there")
+
+
+def _data_size(file: BinaryIO) -> int | None:
+    """The size of the data chunk; the file is then at its start. None if there is none."""
+    while len(head := file.read(8)) == 8:
+        name, size = struct.unpack("<4sI", head)
+        if name == b"data":
+            return size
+        file.seek(size + size % 2, 1)
+    return None

@@ -1,0 +1,92 @@
+"""SpecAugment: time warping, time masks and frequency masks (Park et al., 2019)."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from brctc.data.config import Config
+
+SPEEDS = (0.9, 1.0, 1.1)
+"""Speed perturbation of the paper (table 3); applied when a training split is prepared."""
+
+Speed = Annotated[float, Field(ge=0.5, le=2)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class SpecAugmentConfig(Config):
+    """How much is masked and warped; the defaults are the paper's (table 3). 0 switches a part off."""
+
+    num_time_masks: Count = 2
+    time_mask_length: Count = 40
+    """Frames of a time mask, at most."""
+    time_mask_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the utterance that one time mask covers, at most."""
+    num_frequency_masks: Count = 2
+    frequency_mask_length: Count = 30
+    """Bins of a frequency mask, at most."""
+    max_time_warp: Count = 5
+    """Frames by which a random frame is moved, at most; the frames around it follow."""
+
+
+def spec_augment(
+    features: Tensor, lengths: Tensor, config: SpecAugmentConfig, generator: torch.Generator
+) -> Tensor:
+    """Warped and masked features (N, T, F), the same for the same state of `generator`.
+
+    What is masked gets the utterance's own mean in each bin: neutral before and after normalisation.
+    Padding is neither read nor changed.
+    """
+    N, T, F = features.shape
+    lengths = lengths.to(features.device)
+    frame = torch.arange(T, device=features.device)
+    exists = (frame < lengths[:, None])[:, :, None]
+    mean = features.masked_fill(~exists, 0).sum(1, keepdim=True) / lengths.clamp(min=1)[:, None, None]
+
+    draws = 2 * (1 + config.num_time_masks + config.num_frequency_masks)
+    # doubles, so that a draw times a length never rounds up to the length
+    uniform = torch.rand(N, draws, generator=generator, device=generator.device, dtype=torch.float64)
+    warp, time, frequency = uniform.to(features.device).split(
+        [2, 2 * config.num_time_masks, 2 * config.num_frequency_masks], dim=1
+    )
+    warped = _warp(features, lengths, config.max_time_warp, warp) if config.max_time_warp else features
+    longest = (config.time_mask_share * lengths).long().clamp(max=config.time_mask_length)
+    masked = _masks(T, lengths, longest, time)[:, :, None]
+    bins = torch.full_like(lengths, F)
+    masked = masked | _masks(F, bins, bins.clamp(max=config.frequency_mask_length), frequency)[:, None, :]
+    return torch.where(exists, torch.where(masked, mean, warped), features)
+
+
+def _masks(size: int, lengths: Tensor, longest: Tensor, uniform: Tensor) -> Tensor:
+    """(N, size): True under any of the masks, whose widths and places are drawn evenly."""
+    width = (uniform[:, 0::2] * (longest[:, None] + 1)).long()
+    start = (uniform[:, 1::2] * (lengths[:, None] - width + 1)).long()
+    position = torch.arange(size, device=uniform.device)
+    covered = (position >= start[:, :, None]) & (position < (start + width)[:, :, None])
+    return covered.any(1)
+
+
+def _warp(features: Tensor, lengths: Tensor, most: int, uniform: Tensor) -> Tensor:
+    """Moves one frame of each utterance by at most `most`; first and last frame stay in place."""
+    N, T, _ = features.shape
+    most_here = ((lengths - 3) // 2).clamp(min=0, max=most)
+    room = (lengths - 2 - 2 * most_here).clamp(min=1)
+    source = 1 + most_here + (uniform[:, 0] * room).long()
+    target = source - most_here + (uniform[:, 1] * (2 * most_here + 1)).long()
+    last = lengths - 1
+
+    frame = torch.arange(T, device=features.device)
+    left = source / target
+    right = (last - source) / (last - target).clamp(min=1)
+    position = torch.where(
+        frame <= target[:, None],
+        frame * left[:, None],
+        source[:, None] + (frame - target[:, None]) * right[:, None],
+    )
+    position = torch.minimum(position, last[:, None].to(position.dtype)).clamp(min=0)
+    before = position.long()
+    after = torch.minimum(before + 1, last.clamp(min=0)[:, None])
+    share = (position - before).to(features.dtype)[:, :, None]
+    utterance = torch.arange(N, device=features.device)[:, None]
+    return torch.lerp(features[utterance, before], features[utterance, after], share)

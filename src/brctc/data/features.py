@@ -1,0 +1,82 @@
+"""Log mel filterbank features, the same for training and decoding."""
+
+from typing import Annotated
+
+import kaldi_native_fbank
+import numpy as np
+from pydantic import Field, model_validator
+
+from brctc.data.config import Config
+
+
+class FeatureConfig(Config):
+    """What the features are; the defaults are the paper's (table 3)."""
+
+    num_bins: Annotated[int, Field(ge=4, le=128)] = 80
+    frame_length_ms: Annotated[float, Field(gt=0)] = 25
+    frame_shift_ms: Annotated[float, Field(gt=0)] = 10
+    sample_rate: Annotated[int, Field(ge=1000)] = 16000
+    dither: Annotated[float, Field(ge=0)] = 0
+    """Standard deviation of noise added to the samples, the same noise for the same audio."""
+
+    @model_validator(mode="after")
+    def _whole_samples(self) -> "FeatureConfig":
+        if self.frame_shift_ms > self.frame_length_ms:
+            raise ValueError(f"frame_shift_ms {self.frame_shift_ms:g} leaves gaps between the frames")
+        if (self.sample_rate * self.frame_shift_ms / 1000) % 1:
+            raise ValueError(
+                f"frame_shift_ms {self.frame_shift_ms:g} is not a whole number of samples "
+                f"at {self.sample_rate} Hz"
+            )
+        return self
+
+    @property
+    def frame_shift_s(self) -> float:
+        """Seconds from one frame to the next."""
+        return self.frame_shift_ms / 1000
+
+    @property
+    def shift_samples(self) -> int:
+        """Samples from one frame to the next."""
+        return round(self.sample_rate * self.frame_shift_ms / 1000)
+
+
+def num_frames(num_samples: int, config: FeatureConfig) -> int:
+    """How many frames `fbank` makes: frame t is centred on (t + 1/2) shifts, half a shift rounds up."""
+    return (num_samples + config.shift_samples // 2) // config.shift_samples
+
+
+def fbank(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
+    """(T, num_bins) float32 from mono samples in [-1, 1].
+
+    Kaldi's filterbank with centred frames. In this scale its floor, log 1.2e-7, is about the noise of
+    16-bit samples, so digital silence is no outlier.
+    """
+    if samples.ndim != 1:
+        raise ValueError(f"samples have the shape {samples.shape}, expected one dimension (mono)")
+    frames = num_frames(len(samples), config)
+    if frames == 0:
+        least = config.shift_samples - config.shift_samples // 2
+        raise ValueError(f"{len(samples)} samples make no frame, expected {least} or more")
+    samples = samples.astype(np.float32, copy=False)
+    if config.dither:
+        noise = np.random.default_rng(0).standard_normal(len(samples), dtype=np.float32)
+        samples = samples + np.float32(config.dither) * noise
+    computer = kaldi_native_fbank.OnlineFbank(_options(config))
+    computer.accept_waveform(config.sample_rate, samples.tolist())
+    computer.input_finished()
+    features = np.empty((frames, config.num_bins), np.float32)
+    for frame in range(frames):
+        features[frame] = computer.get_frame(frame)
+    return features
+
+
+def _options(config: FeatureConfig) -> kaldi_native_fbank.FbankOptions:
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.samp_freq = config.sample_rate
+    options.frame_opts.frame_length_ms = config.frame_length_ms
+    options.frame_opts.frame_shift_ms = config.frame_shift_ms
+    options.frame_opts.dither = 0
+    options.frame_opts.snip_edges = False
+    options.mel_opts.num_bins = config.num_bins
+    return options
