@@ -1,0 +1,58 @@
+"""Training: recipes, stages, the loop and its checkpoints."""
+
+from brctc.train.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    average_weights,
+    latest_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from brctc.train.config import (
+    CheckpointConfig,
+    CorpusConfig,
+    CurriculumConfig,
+    DecodeConfig,
+    MonitorConfig,
+    OptimiserConfig,
+    Recipe,
+    RiskConfig,
+    Stage,
+    WeightConfig,
+)
+from brctc.train.journal import read_metrics
+from brctc.train.recipe import RecipeError, load_recipe, parse_recipe
+from brctc.train.run import Interrupted, NonFiniteError
+from brctc.train.schedule import learning_rate, risk_at, risk_factor
+from brctc.train.stages import train
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointError",
+    "CorpusConfig",
+    "CurriculumConfig",
+    "DecodeConfig",
+    "Interrupted",
+    "MonitorConfig",
+    "NonFiniteError",
+    "OptimiserConfig",
+    "Recipe",
+    "RecipeError",
+    "RiskConfig",
+    "Stage",
+    "WeightConfig",
+    "average_weights",
+    "latest_checkpoint",
+    "learning_rate",
+    "list_checkpoints",
+    "load_checkpoint",
+    "load_recipe",
+    "parse_recipe",
+    "read_metrics",
+    "risk_at",
+    "risk_factor",
+    "save_checkpoint",
+    "train",
+]

@@ -1,0 +1,78 @@
+"""Files that are whole or not there at all, whenever the power goes."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp-"  # the beginning of every name that is not finished yet
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes the file beside its place, then moves it there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes plain data the same way."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill; it appears at `path`, complete and on the disk, when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{path.name}-", dir=path.parent))
+    try:
+        yield unfinished
+        for file in unfinished.iterdir():
+            sync(file)
+        sync(unfinished)
+        if path.exists():  # written by a run that was resumed from before it
+            remove_directory(path)
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync(path.parent)
+
+
+def remove_directory(path: Path) -> None:
+    """Takes a directory away; should the process die meanwhile, no half of it keeps its name."""
+    doomed = path.with_name(f"{TEMPORARY}{path.name}-removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Clears away what a killed process has left."""
+    for path in directory.glob(f"{TEMPORARY}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's contents, or a directory's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,123 @@
+"""What a training writes down: train.log, metrics.jsonl, TensorBoard, and a progress bar."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from brctc.train.files import write_text
+
+METRICS, LOG, TENSORBOARD = "metrics.jsonl", "train.log", "tensorboard"
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, every step once; a last line that is not whole is left out.
+
+    A line of a step: step (of the whole run, from 1), stage, epoch, loss and its parts, rate,
+    inter_factor and final_factor (the risk's), gradient_norm, frames, utterances, and seconds: {data,
+    forward, backward, optimiser}. A line with dev_error belongs to a checkpoint.
+    """
+    path = Path(run_dir) / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Journal:
+    """Writes a run's records, from a given step on. Without a directory it writes nothing."""
+
+    def __init__(self, run_dir: Path | None, *, done: int, tensorboard: bool, progress: bool) -> None:
+        self._dir, self._board, self._tasks = run_dir, None, {}
+        self._dev = ""  # what the bar says of the development set
+        if run_dir is None:
+            return
+        kept = [line for line in read_metrics(run_dir) if line["step"] <= done]
+        write_text(run_dir / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        self._metrics = (run_dir / METRICS).open("a", encoding="utf-8")
+        self._log = (run_dir / LOG).open("a", encoding="utf-8")
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(run_dir / TENSORBOARD), purge_step=done + 1)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[dev]}rate {task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(stderr=True),
+            disable=not progress,
+        )
+
+    def __enter__(self) -> "Journal":
+        if self._dir is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._dir is None:
+            return
+        if error is not None:
+            self.note(f"{type(error).__name__}: {error}")
+        self._progress.stop()
+        self._metrics.close()
+        self._log.close()
+        if self._board is not None:
+            self._board.close()
+
+    def note(self, text: str) -> None:
+        """A line of the log, with the time."""
+        if self._dir is not None:
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+            self._log.flush()
+
+    def begin(self, stage: str, done: int, total: int) -> None:
+        """A stage begins, or continues after so many of its steps."""
+        if self._dir is not None:
+            self._tasks[stage] = self._progress.add_task(
+                stage, total=total, completed=done, loss="-", rate="-", dev=self._dev
+            )
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """A step's line."""
+        if self._dir is None:
+            return
+        self._write(record)
+        self._progress.update(
+            self._tasks[record["stage"]],
+            advance=1,
+            loss=f"{record['loss']:.3f}",
+            rate=f"{record['rate']:.1e}",
+        )
+
+    def dev(self, record: Mapping[str, Any]) -> None:
+        """A line about the development set."""
+        if self._dir is None:
+            return
+        self._write(record)
+        self._dev = f"dev error {record['dev_error']:.2%}  "
+        self._progress.update(self._tasks[record["stage"]], dev=self._dev)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._metrics.write(json.dumps(record) + "\n")
+        self._metrics.flush()
+        if self._board is not None:
+            for name, value in record.items():
+                if isinstance(value, float) and math.isfinite(value):
+                    self._board.add_scalar(name, value, record["step"])

@@ -1,0 +1,196 @@
+"""Reading recipes: YAML files that may build on one another, with overrides; wrong ones are refused."""
+
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from brctc.train.config import KeyedError, OptionsError, Recipe
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run; the message names every wrong key."""
+
+
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe from a YAML (or JSON) file.
+
+    `base: other.yaml` in the file, seen from where it lies, gives the values that it does not: sections
+    are merged key by key, lists replaced. Overrides come last: {"optimiser.peak_rate": 1e-3,
+    "stages.0.steps": 50}. Unknown keys and impossible combinations are refused.
+    """
+    path = Path(path)
+    content = _read_with_bases(path, ())
+    for key, value in (overrides or {}).items():
+        _override(content, key, value)
+    return parse_recipe(content, str(path))
+
+
+def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """A recipe from plain data, as `Recipe.model_dump(mode="json")` gives it."""
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        problems = _describe_all(error, Recipe, ())
+        raise RecipeError("\n".join(f"{source}: {problem}" for problem in problems)) from None
+
+
+def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where plain data differ: dotted key and both values."""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        if a != b:
+            yield key, a, b
+        return
+    for name in {**a, **b}:
+        yield from differences(a.get(name), b.get(name), f"{key}.{name}".lstrip("."))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as one expects it: 3e-4 is a number, and a key that is written twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key} is written twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in children:
+        raise RecipeError(f"{path}: base: the recipe builds on itself")
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise RecipeError(f"there is no recipe {path}") from None
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise RecipeError(f"{path} is not a recipe: it holds {type(content).__name__}, not sections")
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    if not isinstance(base, str):
+        raise RecipeError(f"{path}: base: expected the name of a recipe, got {base!r}")
+    return _merge(_read_with_bases(path.parent / base, (*children, path.resolve())), content)
+
+
+def _merge(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in content.items():
+        inner = merged.get(key)
+        if isinstance(inner, dict) and isinstance(value, dict):
+            merged[key] = _merge(inner, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _override(content: dict[str, Any], key: str, value: Any) -> None:
+    place: Any = content
+    *sections, last = key.split(".")
+    for i, section in enumerate(sections):
+        if isinstance(place, list):
+            place = place[_index(place, section, key)]
+        else:
+            if place.get(section) is None:
+                place[section] = {}
+            place = place[section]
+        if not isinstance(place, dict | list):
+            raise RecipeError(f"{key}: {'.'.join(sections[: i + 1])} is a value, not a section")
+    if isinstance(place, list):
+        place[_index(place, last, key)] = value
+    else:
+        place[last] = value
+
+
+def _index(items: list[Any], section: str, key: str) -> int:
+    if not section.isdecimal() or int(section) >= len(items):
+        raise RecipeError(f"{key}: {section} is not one of 0 to {len(items) - 1}")
+    return int(section)
+
+
+def _describe_all(error: ValidationError, model: type[BaseModel], prefix: tuple[str | int, ...]) -> list[str]:
+    """pydantic's findings as sentences that begin with the key."""
+    found = []
+    for problem in error.errors(include_url=False):
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, OptionsError):
+            found += _describe_all(cause.error, cause.options, (*prefix, *problem["loc"]))
+        else:
+            found.append(_describe(problem, cause, model, prefix))
+    return found
+
+
+def _describe(
+    problem: Any, cause: Exception | None, model: type[BaseModel], prefix: tuple[str | int, ...]
+) -> str:
+    location = (*prefix, *problem["loc"])
+    if isinstance(cause, KeyedError):
+        location = (*location, *cause.key.split("."))
+    key = ".".join(map(str, location))
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {_suggest(model, prefix, problem['loc'])}"
+    if problem["type"] == "missing":
+        return f"{key}: missing"
+    if cause is not None:
+        return f"{key}: {cause}"
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    if problem["type"] == "literal_error":
+        valid = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
+        near = difflib.get_close_matches(str(problem["input"]), valid, n=1)
+        message = f"expected {problem['ctx']['expected']}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"{key}: {message}, got {problem['input']!r}"
+
+
+def _suggest(model: type[BaseModel], prefix: tuple[str | int, ...], location: tuple[str | int, ...]) -> str:
+    """The valid key that an unknown one was probably meant to be: in its section, or else anywhere."""
+    *sections, name = map(str, location)
+    section = _section(model, location[:-1])
+    near = difflib.get_close_matches(name, section.model_fields, n=1)
+    if near:
+        return f"did you mean {'.'.join([*map(str, prefix), *sections, near[0]])}?"
+    elsewhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(Recipe, "")))}
+    near = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)
+    if near:
+        return f"did you mean {elsewhere[near[0]]}?"
+    return f"valid here: {', '.join(section.model_fields)}"
+
+
+def _section(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
+    for name in location:
+        if isinstance(name, str) and name in model.model_fields:
+            model = _inner_models(model.model_fields[name].annotation)[0]
+    return model
+
+
+def _all_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        for inner in _inner_models(field.annotation):
+            listed = typing.get_origin(field.annotation) is tuple
+            yield from _all_keys(inner, f"{prefix}{name}.{'0.' if listed else ''}")
+
+
+def _inner_models(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field's type speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in typing.get_args(annotation) for model in _inner_models(inner)]

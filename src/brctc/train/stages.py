@@ -1,0 +1,213 @@
+"""A whole training: all stages of a recipe, from prepared data to a model that can be decoded."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from brctc.data import Prepared, Tokenizer, feature_statistics
+from brctc.models import System, count_parameters, save_model
+from brctc.train.checkpoint import (
+    CheckpointError,
+    average_weights,
+    latest_checkpoint,
+    list_checkpoints,
+    load_state,
+)
+from brctc.train.config import Recipe
+from brctc.train.corpus import open_corpus
+from brctc.train.distributed import Processes, processes
+from brctc.train.files import remove_unfinished, write_json
+from brctc.train.journal import Journal
+from brctc.train.loop import StageLoop
+from brctc.train.recipe import RecipeError, differences
+from brctc.train.run import Moment, Run, StopSignal
+from brctc.train.schedule import risk_factor
+from brctc.train.stream import derive_seed
+
+RECIPE, TOKENS, MODEL, LOCK = "recipe.json", "tokens.json", "model", ".lock"
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path,
+    resume: bool = False,
+    *,
+    fall_back: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Trains all stages of a recipe in `run_dir` and returns the directory of the model.
+
+    Args:
+        recipe: what to train; see `load_recipe`.
+        run_dir: gets recipe.json, train.log, metrics.jsonl, tensorboard/, checkpoints/, snapshots/ and,
+            at the end, model/.
+        resume: continue a run that was stopped or killed, exactly as it would have gone on. A run that
+            has not come to its first checkpoint starts again; one that is complete is left as it is.
+        fall_back: when the newest checkpoint is damaged, resume from the one before it.
+        progress: show bars.
+    """
+    run_dir = Path(run_dir)
+    with processes() as group, ExitStack() as stack:
+        _check_device(recipe, group)
+        if group.first:
+            stack.enter_context(_locked(run_dir))
+            _check_run(recipe, run_dir, resume)
+        group.wait()
+        if (run_dir / MODEL / "model.json").exists():
+            return run_dir / MODEL
+        if group.first:
+            remove_unfinished(run_dir)
+            remove_unfinished(run_dir / "checkpoints")
+            open_corpus(recipe)  # made once, by one process
+        group.wait()
+        train_split, dev_split = open_corpus(recipe)
+        tokenizer = _tokenizer(recipe, run_dir, train_split, group)
+        found = latest_checkpoint(run_dir / "checkpoints", fall_back=fall_back) if resume else None
+        moment = Moment.from_state(found[1].state) if found else Moment()
+        journal = Journal(
+            run_dir if group.first else None,
+            done=moment.done,
+            tensorboard=recipe.monitor.tensorboard,
+            progress=progress and group.first,
+        )
+        stack.enter_context(journal)
+        num_labels = [len(tokenizer.encode(utterance.text)) for utterance in train_split.utterances]
+        stop = stack.enter_context(StopSignal())
+        run = Run(recipe, run_dir, train_split, dev_split, tokenizer, num_labels, group, journal, stop)
+        system = _system(run, moment.stage)
+        optimiser_state = None
+        if found is not None:
+            path, checkpoint = found
+            _load_weights(system, checkpoint.model, path)
+            optimiser_state = checkpoint.optimiser
+            journal.note(f"resumed from {path.name}")
+        elif recipe.model.normalisation == "global":
+            system.set_statistics(*feature_statistics(train_split))
+        while True:
+            if not moment.finished:
+                journal.note(_describe_stage(run, moment, system))
+                group.copy_from_first([*system.parameters(), *system.buffers()])
+                moment = StageLoop(run, system, moment, optimiser_state)()
+            if moment.stage + 1 == len(recipe.stages):
+                break
+            moment = Moment(stage=moment.stage + 1, done=moment.done, seconds=moment.seconds)
+            before, system, optimiser_state = system, _system(run, moment.stage), None
+            inherit(system, before, recipe.stages[moment.stage].inherit or "whole")
+        if group.first:
+            _write_model(run, moment)
+        group.wait()
+    return run_dir / MODEL
+
+
+def inherit(system: System, before: System, what: str) -> None:
+    """Takes over weights of the stage before: "whole" all that both systems have, "encoder" no decoder's."""
+    decoders = ("attention.", "transducer.")
+    own = system.state_dict()
+    weights = {
+        name: tensor
+        for name, tensor in before.state_dict().items()
+        if name in own and not (what == "encoder" and name.startswith(decoders))
+    }
+    system.load_state_dict(own | weights)
+
+
+def _system(run: Run, stage: int) -> System:
+    """A fresh system for a stage, the same whenever it is made."""
+    recipe = run.recipe
+    torch.manual_seed(derive_seed(recipe.seed, "weights", stage))
+    system = System(recipe.system_of(recipe.stages[stage]), run.train.feature_dim, run.tokenizer.size)
+    return system.to(run.processes.device)
+
+
+def _load_weights(system: System, weights: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        system.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint {path} is of another model: {error}") from error
+
+
+def _describe_stage(run: Run, moment: Moment, system: System) -> str:
+    stage = run.recipe.stages[moment.stage]
+    return (
+        f"stage {stage.name} ({moment.stage + 1} of {len(run.recipe.stages)}), from step "
+        f"{moment.position.step}: {count_parameters(system):,} parameters, "
+        f"{len(run.train.utterances)} utterances, {run.processes.count} processes of "
+        f"{torch.get_num_threads()} threads on {run.processes.device}"
+    )
+
+
+def _write_model(run: Run, moment: Moment) -> None:
+    """The mean of the last stage's last checkpoints, with all that decoding needs."""
+    stage = run.recipe.stages[-1]
+    paths = [
+        path
+        for path in list_checkpoints(run.checkpoints)
+        if (state := load_state(path))["regular"] and state["stage"] == moment.stage
+    ]
+    averaged = paths[-run.recipe.checkpoints.average :]
+    system = _system(run, moment.stage).cpu()
+    _load_weights(system, average_weights(averaged), averaged[-1])
+    factor = risk_factor(stage.inter_risk.factor, moment.position.step)
+    description = {
+        "risk": {"kind": stage.inter_risk.kind, "factor": factor},
+        "stage": stage.name,
+        "steps": moment.done,
+        "seconds": round(moment.seconds, 1),
+        "averaged": [path.name for path in averaged],
+        "recipe": run.recipe.model_dump(mode="json"),
+    }
+    save_model(run.directory / MODEL, system, run.tokenizer, run.recipe.features, stage.trim, description)
+    run.journal.note(
+        f"model of {len(averaged)} checkpoints after {moment.done} steps, {moment.seconds:.0f} s"
+    )
+
+
+def _tokenizer(recipe: Recipe, run_dir: Path, train_split: Prepared, group: Processes) -> Tokenizer:
+    """Made from the training texts once; a resumed run has its own again."""
+    path = run_dir / TOKENS
+    if group.first and not path.exists():
+        texts = [utterance.text for utterance in train_split.utterances]
+        write_json(path, Tokenizer.train(texts, recipe.tokens).to_dict())
+    group.wait()
+    return Tokenizer.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
+    path = run_dir / RECIPE
+    content = recipe.model_dump(mode="json")
+    if not path.exists():
+        write_json(path, content)
+        return
+    if not resume:
+        raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
+    other = json.loads(path.read_text(encoding="utf-8"))
+    if other != content:
+        key, before, now = next(differences(other, content))
+        raise RecipeError(f"{run_dir} was begun with another recipe: {key} was {before!r}, now it is {now!r}")
+
+
+def _check_device(recipe: Recipe, group: Processes) -> None:
+    if recipe.precision != "bf16":
+        return
+    if group.device.type == "cuda":
+        able = torch.cuda.is_bf16_supported()
+    else:
+        able = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if not able:
+        raise RecipeError(f"precision: this {group.device.type} has no bf16, choose float32")
+
+
+@contextmanager
+def _locked(run_dir: Path) -> Iterator[None]:
+    """Two trainings in one directory would spoil each other. The lock dies with the process."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f"another training is running in {run_dir}") from None
+        yield

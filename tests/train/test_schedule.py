@@ -1,0 +1,63 @@
+"""The learning rate and the risk over the steps of a stage."""
+
+import math
+
+import pytest
+
+from brctc import EarlyEmission, EarlyFinish
+from brctc.train import OptimiserConfig, RiskConfig, learning_rate, risk_at, risk_factor
+
+DESIGN = ((0, 0.0), (150, 0.0), (300, 25.0), (800, 25.0), (2500, 6.0))
+
+
+def test_inverse_square_root():
+    optimiser = OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
+    rates = [learning_rate(optimiser, step, 10**6) for step in range(100_000)]
+    assert max(rates) == rates[24_999] == pytest.approx(3e-4)
+    assert rates[0] == pytest.approx(3e-4 / 25000)
+    assert rates[12_499] == pytest.approx(1.5e-4)
+    assert rates[99_999] == pytest.approx(1.5e-4)  # four times the warm-up: half the peak
+    assert rates[:25_000] == sorted(rates[:25_000])
+    assert rates[25_000:] == sorted(rates[25_000:], reverse=True)
+
+
+def test_no_warm_up():
+    optimiser = OptimiserConfig(peak_rate=1.0, warmup_steps=0)
+    assert [learning_rate(optimiser, step, 9) for step in (0, 3)] == [1.0, 0.5]
+
+
+def test_hold_cosine():
+    optimiser = OptimiserConfig(
+        peak_rate=2e-3, warmup_steps=100, schedule="hold-cosine", hold=0.3, floor=0.02
+    )
+    rates = [learning_rate(optimiser, step, 4500) for step in range(4500)]
+    assert rates[49] == pytest.approx(1e-3)
+    assert rates[99:1350] == [2e-3] * 1251
+    assert rates[1350] < 2e-3
+    middle = 1350 + (4500 - 1350) // 2 - 1
+    assert rates[middle] == pytest.approx(2e-3 * 0.51)
+    assert rates[-1] == pytest.approx(2e-3 * 0.02)
+    assert learning_rate(optimiser, 9999, 4500) == pytest.approx(2e-3 * 0.02)
+
+
+@pytest.mark.parametrize(
+    ("step", "factor"),
+    [(0, 0), (150, 0), (225, 12.5), (300, 25), (799, 25), (800, 25), (1650, 15.5), (2500, 6), (9000, 6)],
+)
+def test_risk_points(step, factor):
+    assert risk_factor(DESIGN, step) == pytest.approx(factor)
+
+
+def test_points_that_begin_later_are_level_before():
+    assert risk_factor(((10, 3.0), (20, 5.0)), 0) == 3.0
+    assert risk_factor(((10, 3.0),), 50) == 3.0
+
+
+def test_risk_of_a_step():
+    rising = [[10, 0], [20, 5]]
+    risk = RiskConfig(kind="early-finish", factor=rising)
+    assert risk_at(risk, 5) is None  # factor 0 is plain CTC
+    assert risk_at(risk, 15) == EarlyFinish(2.5)
+    assert risk_at(RiskConfig(kind="early-emission", factor=20), 5) == EarlyEmission(20.0)
+    assert risk_at(RiskConfig(), 5) is None
+    assert math.isclose(risk_factor(risk.factor, 99), 5)

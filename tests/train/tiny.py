@@ -1,0 +1,56 @@
+"""A training that takes a second or two: real data, a real model, everything small."""
+
+from pathlib import Path
+
+from brctc.train import Recipe, parse_recipe
+
+ENCODER = {
+    "subsampling": 1,
+    "dim": 16,
+    "heads": 2,
+    "feed_forward_dim": 32,
+    "first_layers": 1,
+    "second_layers": 1,
+    "kernel_size": 5,
+    "positions": "sinusoidal",
+}
+ATTENTION = {"layers": 1, "dim": 16, "heads": 2, "feed_forward_dim": 32}
+TRANSDUCER = {"prediction_dim": 16, "joint_dim": 16}
+RISK = {"kind": "early-finish", "factor": [[0, 0], [4, 5]]}
+
+
+def tiny_recipe(folder: Path, **changes) -> Recipe:
+    """Two stages of a CTC system on handwriting, 12 and 8 steps."""
+    content = {
+        "corpus": {
+            "name": "handwriting",
+            "options": {"train_strings": 60, "dev_strings": 10, "test_strings": 5, "max_digits": 4},
+            "prepared": str(folder / "prepared"),
+        },
+        "tokens": {"kind": "char"},
+        "augment": {"time_mask_length": 5, "frequency_mask_length": 2, "max_time_warp": 2},
+        "model": {"encoder": ENCODER},
+        "optimiser": {"peak_rate": 2e-3, "warmup_steps": 3},
+        "batch_s": 6.0,
+        "stages": [
+            {
+                "name": "early",
+                "steps": 12,
+                "weights": {"inter": 0.5, "ctc": 1.0},
+                "inter_risk": RISK,
+                "final_risk": RISK,
+                "curriculum": {"max_labels": 2, "only_steps": 3, "share": 0.25},
+            },
+            {
+                "name": "trimmed",
+                "steps": 8,
+                "inherit": "whole",
+                "weights": {"inter": 0.5, "ctc": 1.0},
+                "inter_risk": {"kind": "early-finish", "factor": 5},
+                "trim": {},
+            },
+        ],
+        "checkpoints": {"every_steps": 3, "keep": 3, "average": 2},
+        "monitor": {"dev_utterances": 4, "tensorboard": False},
+    }
+    return parse_recipe(content | changes)
