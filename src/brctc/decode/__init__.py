@@ -1,14 +1,27 @@
 """From the encoder's output to text."""
 
+from brctc.decode.attention_beam import attention_beam
 from brctc.decode.ctc import ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.ctc_prefix import CTCPrefixScorer, PrefixState
 from brctc.decode.hypothesis import Hypothesis
+from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgrid
+from brctc.decode.result import Result
+from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 
 __all__ = [
     "CTCPrefixScorer",
     "Hypothesis",
     "PrefixState",
+    "Result",
+    "attention_beam",
     "ctc_frames",
     "ctc_greedy",
     "ctc_prefix_beam",
+    "transducer_beam",
+    "transducer_frames",
+    "transducer_greedy",
+    "write_ctm",
+    "write_jsonl",
+    "write_srt",
+    "write_textgrid",
 ]

@@ -40,7 +40,7 @@ def ctc_prefix_beam(
     Returns up to `beam` hypotheses for each utterance, the best first.
     """
     check_logits(logits, lengths, blank)
-    check_beam(beam)
+    check_counts(beam=beam)
     log_probs = logits.detach().double().log_softmax(-1).cpu()
     return [
         _prefix_beam(row[:length], beam, blank)
@@ -120,7 +120,8 @@ def check_logits(logits: Tensor, lengths: Tensor, blank: int) -> None:
         raise ValueError(f"blank is {blank}, expected 0 to {logits.shape[2] - 1}")
 
 
-def check_beam(beam: int) -> None:
-    """Refuses a beam that holds nothing."""
-    if beam < 1:
-        raise ValueError(f"beam is {beam}, expected at least 1")
+def check_counts(**counts: int) -> None:
+    """Refuses a beam, and whatever else must hold something, that holds nothing."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}, expected at least 1")

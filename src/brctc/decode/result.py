@@ -1,0 +1,29 @@
+"""What a recognizer says of an utterance."""
+
+from dataclasses import dataclass
+
+from brctc.data.manifest import WordTime
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best hypothesis for one utterance, and what it cost."""
+
+    id: str
+    text: str
+    tokens: list[int]
+    score: float
+    """Log score of the search that found it."""
+    factor: float
+    """Encoder frames kept by trimming / all of them; 1 for a model that does not trim."""
+    duration_s: float | None
+    """Of the audio; None for features that have no clock."""
+    encoder_s: float
+    """Computation, features excluded; in a batch, an equal share of it."""
+    decoder_s: float
+    frames: list[int] | None
+    """Encoder frame of each token, counted from 0."""
+    token_times: tuple[WordTime, ...] | None
+    word_times: tuple[WordTime, ...] | None
+    no_times: str | None
+    """Why frames and times are None."""

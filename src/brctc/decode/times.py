@@ -1,0 +1,42 @@
+"""From the encoder frames of tokens to seconds."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from brctc.data.manifest import WordTime
+from brctc.data.tokens import Tokenizer
+
+
+def token_times(
+    pieces: Sequence[str], frames: Sequence[int], first_s: float, frame_s: float, duration_s: float
+) -> tuple[WordTime, ...]:
+    """When each token is said: its encoder frame, in seconds; tokens of one frame share it evenly.
+
+    Frame t lasts from first_s + t * frame_s for frame_s seconds. This is where the model's spikes
+    are: a token's sound may begin before and end behind.
+    """
+    times = []
+    for frame, group in groupby(range(len(frames)), key=lambda k: frames[k]):
+        members = list(group)
+        for rank, k in enumerate(members):
+            edges = (first_s + (frame + (rank + side) / len(members)) * frame_s for side in (0, 1))
+            start_s, end_s = (min(max(edge, 0.0), duration_s) for edge in edges)
+            times.append(WordTime(pieces[k], start_s, end_s))
+    return tuple(times)
+
+
+def word_times(
+    tokens: Sequence[int], times: Sequence[WordTime], tokenizer: Tokenizer
+) -> tuple[WordTime, ...]:
+    """Each word of the text, from the start of its first token to the end of its last one."""
+    spans: list[tuple[float, float]] = []
+    for k, (token, time) in enumerate(zip(tokens, times, strict=True)):
+        if not tokenizer.decode([token]).strip():
+            continue  # a space belongs to no word
+        # the tokenizer alone knows where words begin: this token is part of the last one so far
+        if len(tokenizer.decode(tokens[: k + 1]).split()) > len(spans):
+            spans.append((time.start_s, time.end_s))
+        else:
+            spans[-1] = spans[-1][0], time.end_s
+    words = tokenizer.decode(tokens).split()
+    return tuple(WordTime(word, *span) for word, span in zip(words, spans, strict=True))
