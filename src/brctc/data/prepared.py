@@ -124,9 +124,7 @@ class PreparedWriter:
         if id in self._entries:
             raise ValueError(f"{id}: the id was used before")
         if features.ndim != 2 or features.shape[1] != self.feature_dim or len(features) == 0:
-            raise ValueError(
-                f"{id}: features of shape {features.shape}, expected (T > 0, {self.feature_dim})"
-            )
+            raise ValueError(f"{id}: features of shape {features.shape}, expected (T, {self.feature_dim})")
         with np.errstate(over="ignore"):  # an overflow is named below
             stored = features.astype(np.float16)
         if not np.isfinite(stored).all():
@@ -179,7 +177,10 @@ class PreparedWriter:
 
     def _close_shard(self) -> None:
         with write_atomically(self._new_shard(len(self._shard_frames) - 1)) as file:
-            np.save(file, np.concatenate(self._pending))
+            # not np.save: it loses its last bytes on a full disk without a word
+            frames = np.concatenate(self._pending)
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(frames))
+            file.write(frames.data)
         self._pending.clear()
 
     def _finish(self) -> None:
@@ -283,13 +284,9 @@ class Prepared:
         path = self.directory / f"{self.split}.json"
         if not path.exists():
             if any(self.directory.glob(f"{self.split}.*")):
-                raise ValueError(
-                    f"{self.directory}: the split {self.split!r} is incomplete: prepare it again"
-                )
+                raise ValueError(f"{self.directory}: the split {self.split!r} is incomplete; prepare it anew")
             found = sorted(p.stem for p in self.directory.glob("*.json"))
-            raise ValueError(
-                f"{self.directory} has no prepared split {self.split!r}; found: {found or 'none'}"
-            )
+            raise ValueError(f"{self.directory} has no prepared split {self.split!r}; found: {found}")
         try:
             info = json.loads(path.read_bytes())
         except ValueError as error:

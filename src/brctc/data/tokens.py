@@ -126,9 +126,7 @@ def _train_bpe(texts: list[str], size: int) -> bytes:
         )
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2] or str(error)
-        raise ValueError(
-            f"no BPE vocabulary of {size} classes can be made of {len(texts)} texts: {reason}"
-        ) from None
+        raise ValueError(f"{len(texts)} texts do not make a BPE vocabulary of {size}: {reason}") from None
     return model.getvalue()
 
 
