@@ -11,7 +11,6 @@ const Kernels table = {
     {run_loss<float>, run_loss<double>},
     {run_groups<float>, run_groups<double>},
     {run_groups_backward<float>, run_groups_backward<double>},
-    {gradient_row<float>, gradient_row<double>},
     {run_best_path<float>, run_best_path<double>},
 };
 

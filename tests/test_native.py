@@ -172,6 +172,8 @@ def test_changed_scores_are_noticed():
     scores = torch.randn(10, 1, 5, requires_grad=True)
     doubled = scores * 2
     loss = brctc.bayes_risk_ctc_loss(doubled, torch.tensor([[1, 2]]), [10], [2])
+    (first,) = torch.autograd.grad(loss, doubled, retain_graph=True)
+    assert first.abs().sum() > 0
     doubled += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
