@@ -136,12 +136,14 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
       double rest = mass;
       for_each_tile(T, U, [&](int64_t first, int64_t end, int64_t u) {
         const In* row = grad_share + (groups.before.token(u) - 1) * batch.T;
+        double sum = 0;  // of its own: one chain of additions over all tiles would set the pace
         for (int64_t k = first; k < end; ++k) {
           const In given = row[groups.before.frame(k)];
           const bool there = groups.group_e[k * K + u] > Format<Real>::zero / 2;
           groups.group_m[k * K + u] = there ? static_cast<Real>(given) : 0;
-          rest -= there ? static_cast<double>(given) : 0.0;
+          sum += there ? static_cast<double>(given) : 0.0;
         }
+        rest -= sum;
       });
       for (int64_t k = 0; k < T; ++k) {
         groups.group_m[k * K + U] += static_cast<Real>(rest) * share[k];

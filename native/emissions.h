@@ -54,18 +54,27 @@ static In row_maximum(const In* __restrict x, int64_t C) {
   return best;
 }
 
-// The sum of exp(x - shift); the terms go to `kept`, if that is not null.
+// The sum of exp(x - shift); the terms go to `kept`, if that is not null. What is left of the row after
+// whole vectors goes through a vector of its own: one by one, they would take as long as the others.
 template <class In>
 static In row_sum_exp(const In* __restrict x, In shift, int64_t C, In* __restrict kept) {
   const Clamp<In> clamp;
+  const int64_t whole = C / lanes * lanes, rest = C - whole;
   In sum = 0;
   if (kept) {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; ++c) sum += kept[c] = exp_dense(x[c] - shift, clamp);
+    for (int64_t c = 0; c < whole; ++c) sum += kept[c] = exp_dense(x[c] - shift, clamp);
   } else {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; ++c) sum += exp_dense(x[c] - shift, clamp);
+    for (int64_t c = 0; c < whole; ++c) sum += exp_dense(x[c] - shift, clamp);
   }
+  if (!rest) return sum;
+  In last[lanes];
+  for (int64_t i = 0; i < lanes; ++i) last[i] = i < rest ? x[whole + i] - shift : static_cast<In>(-1e30);
+#pragma omp simd
+  for (int64_t i = 0; i < lanes; ++i) last[i] = exp_dense(last[i], clamp);
+  for (int64_t i = 0; i < rest; ++i) sum += last[i];
+  for (int64_t i = 0; kept && i < rest; ++i) kept[whole + i] = last[i];
   return sum;
 }
 
@@ -129,9 +138,8 @@ struct Emissions {
     normaliser[t] = 1;
     prefetch(utt, t + 4);
     if (utt.from_logits) {
-      In sum, *gradient = utt.gradient_row(t);
-      if (!softmax_row(row, utt.C, shift, sum, gradient)) return false;
-      if (gradient) begin_gradient(utt, t, gradient, sum);
+      In sum;
+      if (!softmax_row(row, utt.C, shift, sum, utt.gradient_row(t))) return false;
       normaliser[t] = static_cast<double>(sum);
     }
     x[0] = row[utt.blank];
@@ -139,6 +147,7 @@ struct Emissions {
     for (int64_t u = U + 1; u < K; ++u) x[u] = x[0];  // whole vectors, no tail
     largest[t] = exp_limit<Real>;
     wide[t] = !convert(x, shift, m + t * K);
+    if (utt.from_logits && utt.gradient) begin_gradient(utt, t);
     if (!wide[t]) return true;
     for (int64_t u = 0; u <= U; ++u)
       if (!(x[u] < static_cast<In>(__builtin_inf()))) return false;
@@ -194,13 +203,21 @@ struct Emissions {
   // one class has nearly all the probability and nearly all the occupancy, their difference is lost in
   // rounding, but the other classes keep their digits: the main one is what they leave.
   template <class In>
-  void begin_gradient(const Utterance<In>& utt, int64_t t, In* __restrict row, In sum) {
-    const In half = sum / 2, scale = utt.weight * utt.mass / sum;
-    int64_t main = row[utt.blank] > half ? utt.blank : -1;
-    for (int64_t u = 0; u < U; ++u) main = row[utt.labels[u]] > half ? utt.labels[u] : main;
+  void begin_gradient(const Utterance<In>& utt, int64_t t) {
+    In* __restrict row = utt.gradient_row(t);
+    const In sum = static_cast<In>(normaliser[t]), scale = utt.weight * utt.mass / sum;
+    const int64_t C = utt.C, count = K;
+    const Real* __restrict emission = m + t * K;
+    Real most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t u = 0; u < count; ++u) most = emission[u] > most ? emission[u] : most;
+    int64_t main = -1;
+    if (wide[t] || most > static_cast<Real>(sum) / 2) {
+      main = row[utt.blank] > sum / 2 ? utt.blank : -1;
+      for (int64_t u = 0; u < U; ++u) main = row[utt.labels[u]] > sum / 2 ? utt.labels[u] : main;
+      if (main >= 0) row[main] = 0;
+    }
     main_class[t] = main;
-    if (main >= 0) row[main] = 0;
-    const int64_t C = utt.C;
     In rest = 0;
 #pragma omp simd reduction(+ : rest)
     for (int64_t c = 0; c < C; ++c) rest += row[c] *= scale;

@@ -83,6 +83,8 @@ struct Kernels {
   // from d loss / d log_share and d loss / d log_likelihood to d loss / d scores
   void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Gradient&, BadFrame,
                              const Team&);
+  double (*weigh_row[2])(const void* log_share, const void* log_risk, int64_t risk_stride, int64_t T,
+                         void* part);
   void (*best_path[2])(const Batch&, int64_t n, const Alignment&, BadFrame, const Team&);
 };
 

@@ -35,6 +35,20 @@ def groups(batch: Input, at_start: bool, U_max: int, log_share: int, log_likelih
 def groups_backward(
     batch: Input, at_start: bool, U_max: int, grad_share: int, grad_likelihood: int
 ) -> Tensor: ...
+def weigh(
+    log_share: int,
+    log_risk: int,
+    stride_n: int,
+    stride_u: int,
+    stride_t: int,
+    N: int,
+    U: int,
+    T: int,
+    part: int,
+    log_sum: int,
+    is_double: bool,
+    threads: int,
+) -> None: ...
 def best_path(batch: Input, path: int, start: int, end: int, U_max: int, score: int) -> None: ...
 def instruction_set() -> str: ...
 def poison_memory(on: bool) -> None: ...

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
+from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
@@ -37,7 +38,7 @@ def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: 
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
     arguments = (*inputs, _CLOSED_FORMS[type(risk)], factor, gradient)
     if _is_traced(inputs.scores):
-        losses = torch.ops.brctc.ctc_loss(*arguments)[0]
+        losses = torch.ops.brctc.loss_and_gradient(*arguments)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return _Loss.apply(*arguments, reduction, zero_infinity)
 
@@ -48,6 +49,14 @@ def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     if _is_traced(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
+
+
+def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
+    """The reference's in one pass. In torch's operators it costs more than the lattice: a dozen passes,
+    and every exp that underflows takes forty times as long as one that does not."""
+    if _is_traced(log_share):
+        return reference.weighed_sum(log_share, log_risk)
+    return _WeighedSum.apply(log_share, log_risk)
 
 
 def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -131,7 +140,7 @@ def _native_loss(
     return losses.to(dtype) if reduction == "none" else reduced, dense
 
 
-def _ctc_loss(
+def _loss_and_gradient(
     scores: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -148,7 +157,7 @@ def _ctc_loss(
     return losses, scores.new_empty(0) if dense is None else dense
 
 
-def _ctc_loss_backward(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
+def _weigh_gradient(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
     """The scores are there for autograd to see: the gradient depends on them, without a derivative."""
     if grad_loss.shape != scores.shape[1:2] or not grad_loss.is_floating_point():
         found = f"{grad_loss.dtype} {tuple(grad_loss.shape)}"
@@ -253,18 +262,19 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        dense, ctx.dense = ctx.dense, None
+        dense: Any = ctx.dense
+        ctx.dense = None
         if dense is None:  # handed out before: the graph was retained
             arguments = (*ctx.saved_tensors, *ctx.options)
             dense = _native_loss(Inputs(*arguments[:6]), *arguments[6:], shapes_checked=True)[1]
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
             scores = ctx.saved_tensors[0]
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
-            dense = torch.ops.brctc.ctc_loss_backward(grad, scores, dense)
+            dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
         elif grad.dim():
-            dense *= grad[:, None]
+            dense.mul_(grad[:, None])
         elif grad.item() != 1:
-            dense *= grad
+            dense.mul_(grad)
         return (dense, *[None] * 10)
 
 
@@ -281,6 +291,50 @@ class _Groups(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (torch.ops.brctc.path_groups_backward(*operands), *[None] * 6)
         return (_path_groups_backward(*operands), *[None] * 6)
+
+
+class _WeighedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, log_share: Tensor, log_risk: Tensor) -> Tensor:
+        share = log_share.detach().contiguous()
+        risk = log_risk.detach().to(share.dtype).expand_as(share)
+        if risk.stride(2) not in (0, 1) or risk.is_neg():
+            risk = risk.resolve_neg().contiguous()
+        N, U, T = share.shape
+        stride_n, stride_u, stride_t = risk.stride()
+        part = torch.empty_like(share)
+        log_sum = torch.empty((N, U), dtype=torch.float64, device="cpu")
+        _native.weigh(
+            share.data_ptr(),
+            risk.data_ptr(),
+            stride_n,
+            stride_u,
+            stride_t,
+            N,
+            U,
+            T,
+            part.data_ptr(),
+            log_sum.data_ptr(),
+            share.dtype == torch.float64,
+            torch.get_num_threads(),
+        )
+        ctx.save_for_backward(log_share, log_risk)
+        ctx.part = part
+        return log_sum.to(share.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        log_share, log_risk = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the reference can be differentiated again
+            with torch.enable_grad():
+                log_sum = reference.weighed_sum(log_share, log_risk)
+            wanted = [tensor for tensor in (log_share, log_risk) if tensor.requires_grad]
+            found = list(torch.autograd.grad(log_sum, wanted, grad, create_graph=True))
+            return tuple(found.pop(0) if t.requires_grad else None for t in (log_share, log_risk))
+        dense = ctx.part * grad[:, :, None]
+        for_risk = dense.sum_to_size(log_risk.shape) if ctx.needs_input_grad[1] else None
+        return dense, for_risk
 
 
 # ---- operators ------------------------------------------------------------------------------
@@ -330,8 +384,8 @@ def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, .
 
 
 _name = _register(
-    f"ctc_loss({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
-    _ctc_loss,
+    f"loss_and_gradient({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
+    _loss_and_gradient,
     _fake_loss,
 )
 
@@ -344,15 +398,17 @@ def _setup_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
 
 def _loss_backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     if not ctx.has_gradient:
-        raise RuntimeError("brctc::ctc_loss was called with gradient=False and cannot be differentiated")
-    return (torch.ops.brctc.ctc_loss_backward(grad_loss, *ctx.saved_tensors), *[None] * 8)
+        raise RuntimeError(
+            "brctc::loss_and_gradient was called with gradient=False and cannot be differentiated"
+        )
+    return (torch.ops.brctc.weigh_gradient(grad_loss, *ctx.saved_tensors), *[None] * 8)
 
 
 torch.library.register_autograd(_name, _loss_backward, setup_context=_setup_loss, lib=_library)
 
 _name = _register(
-    "ctc_loss_backward(Tensor grad_loss, Tensor scores, Tensor gradient) -> Tensor",
-    _ctc_loss_backward,
+    "weigh_gradient(Tensor grad_loss, Tensor scores, Tensor gradient) -> Tensor",
+    _weigh_gradient,
     lambda grad_loss, scores, gradient: torch.empty_like(gradient),
 )
 torch.library.register_autograd(_name, _no_second_derivative, lib=_library)
