@@ -2,9 +2,11 @@
 // them and keeps them alive, and an address costs nothing where DLPack costs microseconds each.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -117,26 +119,81 @@ class Input {
   std::vector<int64_t> offsets_;
 };
 
-// What backward needs lies in one buffer: the occupancy blocks; with from_logits shifts and scales
-// of the softmax rows; if there is room, their exponentials. cpu.py's _saved_size has its length.
-Forward forward_of(const Input& in, Address loss, Address saved, bool keep_exp) {
-  Forward out{reinterpret_cast<double*>(loss), reinterpret_cast<void*>(saved), nullptr, nullptr, nullptr, nullptr};
-  if (!saved || !in.batch.from_logits) return out;
-  const Batch& b = in.batch;
-  const size_t width = in.is_double ? 8 : 4;
-  char* rows = reinterpret_cast<char*>(saved) + static_cast<size_t>(b.T * (in.label_count + b.N)) * width;
-  out.row_shift = rows;
-  out.row_scale = rows + static_cast<size_t>(b.N * b.T) * width;
-  if (keep_exp) out.row_exp = rows + static_cast<size_t>(2 * b.N * b.T) * width;
-  return out;
-}
+using Pooled = nb::ndarray<nb::pytorch>;
 
-void loss(const Input& in, int risk, double risk_factor, Address loss, Address saved,
-          bool keep_exp) {
-  const Forward out = forward_of(in, loss, saved, keep_exp);
+// Room for a dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C). It goes back
+// to the pool with its tensor: fresh pages at every call would cost more than what is written there.
+class Dense {
+ public:
+  Dense(const Input& in, const double* weight)
+      : batch_(in.batch), is_double_(in.is_double), block_(acquire(size())) {
+    if (!block_.data) throw std::bad_alloc();
+    const bool batch_major = batch_.stride_n > batch_.stride_t;
+    const int64_t outer = batch_.C * (batch_major ? batch_.T : batch_.N);
+    gradient = {block_.data, batch_major ? batch_.C : outer, batch_major ? outer : batch_.C, weight};
+  }
+  Dense(const Dense&) = delete;
+  ~Dense() {
+    if (block_.data) release(block_);
+  }
+
+  Gradient gradient;
+
+  Pooled tensor() {
+    const auto T = static_cast<size_t>(batch_.T), N = static_cast<size_t>(batch_.N),
+               C = static_cast<size_t>(batch_.C);
+    nb::capsule owner(new Block(block_), [](void* p) noexcept {
+      release(*static_cast<Block*>(p));
+      delete static_cast<Block*>(p);
+    });
+    char* data = block_.data;
+    block_ = {};
+    const int64_t strides[] = {gradient.stride_t, gradient.stride_n, 1};
+    const size_t shape[] = {T, N, C};
+    return Pooled(data, 3, shape, owner, strides, is_double_ ? nb::dtype<double>() : nb::dtype<float>());
+  }
+
+ private:
+  const Batch& batch_;
+  int is_double_;
+  Block block_;
+  size_t size() const { return static_cast<size_t>(batch_.T * batch_.N * batch_.C) * (is_double_ ? 8 : 4); }
+};
+
+// torch.nn.CTCLoss's reductions: "mean" divides each loss by its target length, then by the batch.
+enum class Reduction { none, sum, mean };
+
+// Losses (N), their sum or mean if wanted, and the gradient of what was asked for. An utterance with
+// an infinite loss counts as zero if wanted, and has no gradient.
+std::optional<Pooled> loss(const Input& in, int risk, double risk_factor, int reduction,
+                           bool zero_infinity, Address losses_at, Address result_at, bool gradient) {
+  const Batch& b = in.batch;
+  auto* losses = reinterpret_cast<double*>(losses_at);
+  std::vector<double> weights(static_cast<size_t>(b.N), 1.0);
+  if (static_cast<Reduction>(reduction) == Reduction::mean)
+    for (int64_t n = 0; n < b.N; ++n) {
+      const int64_t length = b.target_lengths[n] > 1 ? b.target_lengths[n] : 1;
+      weights[static_cast<size_t>(n)] = 1.0 / static_cast<double>(b.N * length);
+    }
+  std::optional<Dense> dense;
+  if (gradient) dense.emplace(in, weights.data());
+  const Gradient out = dense ? dense->gradient : Gradient{};
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
-    kernels().loss[in.is_double](in.batch, n, static_cast<Risk>(risk), risk_factor, out, bad, team);
+    kernels().loss[in.is_double](b, n, static_cast<Risk>(risk), risk_factor, losses, out, bad, team);
   });
+  double total = 0;
+  for (int64_t n = 0; n < b.N; ++n) {
+    if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
+    total += weights[static_cast<size_t>(n)] * losses[n];
+  }
+  if (static_cast<Reduction>(reduction) != Reduction::none) {
+    if (in.is_double)
+      *reinterpret_cast<double*>(result_at) = total;
+    else
+      *reinterpret_cast<float*>(result_at) = static_cast<float>(total);
+  }
+  if (!dense) return std::nullopt;
+  return dense->tensor();
 }
 
 void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
@@ -148,13 +205,33 @@ void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
   });
 }
 
-void groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
-                     Address grad_likelihood, Address saved) {
+Pooled groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
+                       Address grad_likelihood) {
   const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
                     reinterpret_cast<double*>(grad_likelihood)};
-  const Forward out = forward_of(in, 0, saved, false);
+  // what the core finds is a loss's gradient, and these are log-probabilities
+  const std::vector<double> weights(static_cast<size_t>(in.batch.N), -1.0);
+  Dense dense(in, weights.data());
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
-    kernels().groups_backward[in.is_double](in.batch, n, grad, out, bad, team);
+    kernels().groups_backward[in.is_double](in.batch, n, grad, dense.gradient, bad, team);
+  });
+  return dense.tensor();
+}
+
+// For N x U tokens, rows of T: the log of the weighed sum, and each group's part of it.
+void weigh(Address log_share, Address log_risk, int64_t stride_n, int64_t stride_u, int64_t stride_t,
+           int64_t N, int64_t U, int64_t T, Address part, Address log_sum, bool is_double, int threads) {
+  const auto width = is_double ? 8 : 4;
+  nb::gil_scoped_release free;
+  const int useful = useful_threads(N * U * T, threads);
+  for_each_utterance(N, N < useful ? static_cast<int>(N) : useful, [&](int64_t n, const Team&) {
+    for (int64_t row = n * U; row < (n + 1) * U; ++row) {
+      const int64_t risk = n * stride_n + (row - n * U) * stride_u;
+      reinterpret_cast<double*>(log_sum)[row] = kernels().weigh_row[is_double](
+          reinterpret_cast<const char*>(log_share) + row * T * width,
+          reinterpret_cast<const char*>(log_risk) + risk * width, stride_t, T,
+          reinterpret_cast<char*>(part) + row * T * width);
+    }
   });
 }
 
@@ -167,74 +244,6 @@ void best_path(const Input& in, Address path, Address start, Address end, int64_
   }, false);
 }
 
-// torch.nn.CTCLoss's "mean" (each loss by its target length, then over the batch) or "sum". The
-// weight of each loss goes behind the losses; one that is infinite counts as zero if wanted.
-void reduce(Address losses_at, int64_t N, Address target_lengths_at, bool mean, bool zero_infinity,
-            Address result_at, bool result_is_double) {
-  auto* losses = reinterpret_cast<double*>(losses_at);
-  double* weights = losses + N;
-  const auto* target_lengths = reinterpret_cast<const int64_t*>(target_lengths_at);
-  double total = 0;
-  for (int64_t n = 0; n < N; ++n) {
-    if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
-    const int64_t length = target_lengths[n] > 1 ? target_lengths[n] : 1;
-    weights[n] = mean ? 1.0 / static_cast<double>(N * length) : 1.0;
-    total += weights[n] * losses[n];
-  }
-  if (result_is_double)
-    *reinterpret_cast<double*>(result_at) = total;
-  else
-    *reinterpret_cast<float*>(result_at) = static_cast<float>(total);
-}
-
-using Pooled = nb::ndarray<nb::pytorch>;
-
-// A tensor in a block that goes back to the pool when the tensor goes.
-Pooled pooled_tensor(const Block& block, std::initializer_list<size_t> shape, int is_double) {
-  if (!block.data) throw std::bad_alloc();
-  nb::capsule owner(new Block(block), [](void* p) noexcept {
-    release(*static_cast<Block*>(p));
-    delete static_cast<Block*>(p);
-  });
-  const auto type = is_double ? nb::dtype<double>() : nb::dtype<float>();
-  return Pooled(block.data, shape, owner, {}, type);
-}
-
-Pooled empty(size_t count, int is_double) {
-  return pooled_tensor(acquire(count * (is_double ? 8 : 4)), {count}, is_double);
-}
-
-// The dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C).
-// Utterance n's part is weighed by weights[n] * scale; `mass`, if any, is what its occupancies add
-// up to.
-Pooled gradient(const Input& in, Address weights, double scale, Address saved_at, bool keep_exp,
-                Address mass) {
-  const Batch& b = in.batch;
-  const size_t width = in.is_double ? 8 : 4;
-  const bool batch_major = b.stride_n > b.stride_t;
-  const size_t T = static_cast<size_t>(b.T), N = static_cast<size_t>(b.N), C = static_cast<size_t>(b.C);
-  const Block block = acquire(T * N * C * width);
-  Pooled dense = batch_major ? pooled_tensor(block, {N, T, C}, in.is_double)
-                             : pooled_tensor(block, {T, N, C}, in.is_double);
-  Forward saved = forward_of(in, 0, saved_at, keep_exp);
-  saved.mass = reinterpret_cast<const double*>(mass);
-  const auto* weight = reinterpret_cast<const double*>(weights);
-  {
-    nb::gil_scoped_release free;
-    const int64_t rows = b.T * b.N;
-    const int64_t cells = rows * b.C / 4;  // four scores take the time of a lattice cell
-    for_each_range(rows, useful_threads(cells, in.threads), [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t n = batch_major ? row / b.T : row % b.N;
-        const int64_t t = batch_major ? row % b.T : row / b.N;
-        char* out = block.data + static_cast<size_t>(row * b.C) * width;
-        kernels().gradient_row[in.is_double](b, n, t, weight[n] * scale, saved, out);
-      }
-    });
-  }
-  return dense;
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -245,10 +254,8 @@ NB_MODULE(_native, m) {
   m.def("loss", &loss);
   m.def("groups", &groups);
   m.def("groups_backward", &groups_backward);
-  m.def("reduce", &reduce);
+  m.def("weigh", &weigh);
   m.def("best_path", &best_path);
-  m.def("empty", &empty);
-  m.def("gradient", &gradient);
   m.def("instruction_set", [] { return std::string(instruction_set()); });
   m.def("poison_memory", &poison, "Fill every handed-out block with NaN (for tests).");
 }

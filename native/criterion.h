@@ -9,11 +9,9 @@ namespace brctc {
 inline namespace BRCTC_ISA {
 
 template <class In>
-void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, const Forward& out,
-              BadFrame bad, const Team& team) {
-  const Utterance<In> utt(batch, n, &out);
-  In* occupancy =
-      out.occupancy ? static_cast<In*>(out.occupancy) + block_offset(batch, n) : nullptr;
+void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, double* losses,
+              const Gradient& gradient, BadFrame bad, const Team& team) {
+  const Utterance<In> utt(batch, n, &gradient);
   double loss = infinite;
   int64_t bad_frame = all_read;
   const bool each = risk == Risk::early_emission && utt.U > 0;
@@ -21,16 +19,16 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, cons
     using Real = decltype(width);
     if (!each) {
       Total<Real, In> total(utt, team);
-      return total.solve(risk == Risk::none ? 0 : risk_factor, loss, occupancy, bad_frame);
+      return total.solve(risk == Risk::none ? 0 : risk_factor, loss, bad_frame);
     }
     Emission<Real, In> emission(utt, team, Event::end);
-    if (!emission.solve(risk_factor, occupancy != nullptr, bad_frame)) return bad_frame != all_read;
+    if (!emission.solve(risk_factor, bad_frame)) return bad_frame != all_read;
     if (!emission.feasible()) {
-      if (occupancy) emission.clear(occupancy);
+      emission.clear();
       return true;
     }
     if (team.rank == 0) loss = emission.loss();
-    if (occupancy) emission.gradient(occupancy);
+    if (utt.gradient) emission.gradient();
     return true;
   };
   if (!attempt(In{})) {
@@ -39,10 +37,9 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, cons
   }
   team.sync();
   if (team.rank != 0) return;
-  out.loss[n] = loss;
+  utt.clear(utt.T);
+  losses[n] = loss;
   bad[n] = bad_frame;
-  if (loss == infinite && out.row_scale)
-    for (int64_t t = 0; t < utt.T; ++t) utt.row_scale[t] = 0;
 }
 
 // log m for m in [1, 2), by the series of atanh around the middle of the interval.
@@ -66,11 +63,11 @@ static void for_each_tile(int64_t T, int64_t U, Visit visit) {
 
 // Starts the groups in the first format that holds them and hands them to `use`.
 template <class In, class Use>
-void with_groups(const Utterance<In>& utt, Event event, bool gradient, int64_t& bad_frame,
-                 const Team& team, Use use) {
+void with_groups(const Utterance<In>& utt, Event event, int64_t& bad_frame, const Team& team,
+                 Use use) {
   auto attempt = [&](auto width) {
     Posteriors<decltype(width), In> groups(utt, team, event);
-    if (!groups.solve(gradient, bad_frame)) return bad_frame != all_read;
+    if (!groups.solve(bad_frame)) return bad_frame != all_read;
     use(groups);
     return true;
   };
@@ -88,7 +85,7 @@ void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, 
   if (team.rank == 0)
     for (int64_t u = 0; u < out.U_max; ++u)
       for (int64_t t = u < utt.U ? utt.T : 0; t < batch.T; ++t) shares[u * batch.T + t] = impossible;
-  with_groups(utt, out.event, false, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
+  with_groups(utt, out.event, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
     if (team.rank != 0) return;
     out.log_likelihood[n] = groups.log_total - groups.normaliser();
     const double log_total_m = __builtin_log(static_cast<double>(groups.total_m));
@@ -109,22 +106,21 @@ void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, 
 }
 
 template <class In>
-void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, const Forward& out,
+void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, const Gradient& out,
                          BadFrame bad, const Team& team) {
-  const Utterance<In> utt(batch, n, &out);
+  Utterance<In> utt(batch, n, &out);
   int64_t bad_frame = all_read;
-  In* occupancy = static_cast<In*>(out.occupancy) + block_offset(batch, n);
   const In* grad_share = static_cast<const In*>(grad.log_share) + n * grad.U_max * batch.T;
-  double mass = grad.log_likelihood[n];
-  with_groups(utt, grad.event, true, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
+  const double mass = grad.log_likelihood[n];
+  utt.mass = static_cast<In>(mass);
+  with_groups(utt, grad.event, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
     const int64_t T = utt.T, U = utt.U, K = groups.K;
-    if (!groups.feasible()) {
-      mass = 0;
-      groups.clear(occupancy);
-      return;
-    }
+    if (!groups.feasible()) return groups.clear();
     if (U == 0) {  // no groups: every frame is blank
-      for (int64_t t = team.rank; t < T; t += team.size) occupancy[t] = static_cast<In>(mass);
+      for (int64_t t = team.rank; t < T; t += team.size) {
+        In all = utt.mass;
+        groups.emit.finish_gradient(utt, t, &all);
+      }
       return;
     }
     if (team.rank == 0) {
@@ -140,12 +136,14 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
       double rest = mass;
       for_each_tile(T, U, [&](int64_t first, int64_t end, int64_t u) {
         const In* row = grad_share + (groups.before.token(u) - 1) * batch.T;
+        double sum = 0;  // of its own: one chain of additions over all tiles would set the pace
         for (int64_t k = first; k < end; ++k) {
           const In given = row[groups.before.frame(k)];
           const bool there = groups.group_e[k * K + u] > Format<Real>::zero / 2;
           groups.group_m[k * K + u] = there ? static_cast<Real>(given) : 0;
-          rest -= there ? static_cast<double>(given) : 0.0;
+          sum += there ? static_cast<double>(given) : 0.0;
         }
+        rest -= sum;
       });
       for (int64_t k = 0; k < T; ++k) {
         groups.group_m[k * K + U] += static_cast<Real>(rest) * share[k];
@@ -154,16 +152,15 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
       }
     }
     team.sync();
-    groups.adjoint(occupancy, [&](int64_t k, Real* __restrict row) {
+    groups.adjoint([&](int64_t k, Real* __restrict row) {
       const Real* __restrict source = groups.group_m + k * K;
       for (int64_t u = 0; u < K; ++u) row[u] = source[u];
     });
   });
   team.sync();
   if (team.rank != 0) return;
+  utt.clear(utt.T);
   bad[n] = bad_frame;
-  if (out.row_scale)
-    for (int64_t t = 0; t < utt.T; ++t) utt.row_scale[t] *= static_cast<In>(mass);
 }
 
 }  // namespace BRCTC_ISA

@@ -165,6 +165,7 @@ struct Solver {
   // Every rank has its own copy of these; what they point to is shared. The rank that runs a
   // direction owns it, and the others follow with chain.follow().
   Direction<Real> ahead{emit, false}, back{emit, true};
+  In* occupancy;   // rows of U + 1: the blank, then the labels; one per rank, or of every frame
   int64_t* bad;    // per rank
   double* result;  // what rank 0 tells the others
 
@@ -172,10 +173,12 @@ struct Solver {
       : utt(utterance), team(members), T(utt.T), U(utt.U), K(padded(utt.U)) {}
 
   // Each direction will run over `steps` frames at most.
-  void take(Arena& arena, int64_t steps, bool gradient) {
+  void take(Arena& arena, int64_t steps, int64_t occupancy_rows) {
+    const bool gradient = utt.gradient != nullptr;
     emit.take(arena, T, U);
     ahead.take(arena, T, U, steps, gradient);
     back.take(arena, T, U, steps, gradient);
+    occupancy = arena.take<In>(gradient ? occupancy_rows * (U + 1) : 0);
     bad = arena.take<int64_t>(2);
     result = arena.take<double>(1);
   }
@@ -201,8 +204,8 @@ struct Solver {
   }
 
   // An utterance without a path has no gradient.
-  void clear(In* occupancy) const {
-    if (team.rank == 0) __builtin_memset(occupancy, 0, static_cast<size_t>(T * (U + 1)) * sizeof(In));
+  void clear() const {
+    if (team.rank == 0) utt.clear(0);
   }
 };
 

@@ -18,8 +18,12 @@ struct Utterance {
   const int64_t* labels;  // labels[u - 1] is label u
   int64_t blank;
   bool from_logits;
-  In *row_shift, *row_scale, *row_exp;  // with from_logits
-  Utterance(const Batch& b, int64_t n, const Forward* keep)
+  int64_t T_max;
+  In* gradient;  // null if none is wanted
+  ptrdiff_t gradient_stride;
+  In weight;    // multiplies the gradient
+  In mass = 1;  // what the occupancies of a frame add up to
+  Utterance(const Batch& b, int64_t n, const Gradient* out)
       : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
         stride_t(b.stride_t),
         T(b.input_lengths[n]),
@@ -28,9 +32,18 @@ struct Utterance {
         labels(b.labels + b.label_offset[n]),
         blank(b.blank),
         from_logits(b.from_logits),
-        row_shift(keep && keep->row_shift ? static_cast<In*>(keep->row_shift) + n * b.T : nullptr),
-        row_scale(keep && keep->row_shift ? static_cast<In*>(keep->row_scale) + n * b.T : nullptr),
-        row_exp(keep && keep->row_exp ? static_cast<In*>(keep->row_exp) + n * b.T * b.C : nullptr) {}
+        T_max(b.T),
+        gradient(out && out->data ? static_cast<In*>(out->data) + n * out->stride_n : nullptr),
+        gradient_stride(out ? out->stride_t : 0),
+        weight(out && out->data ? static_cast<In>(out->weight[n]) : 0) {}
+
+  In* gradient_row(int64_t t) const { return gradient ? gradient + t * gradient_stride : nullptr; }
+
+  // No gradient from frame `first` on.
+  void clear(int64_t first) const {
+    for (int64_t t = first; gradient && t < T_max; ++t)
+      __builtin_memset(gradient_row(t), 0, static_cast<size_t>(C) * sizeof(In));
+  }
 };
 
 template <class In>
@@ -41,18 +54,27 @@ static In row_maximum(const In* __restrict x, int64_t C) {
   return best;
 }
 
-// The sum of exp(x - shift); the terms go to `kept`, if that is not null.
+// The sum of exp(x - shift); the terms go to `kept`, if that is not null. What is left of the row after
+// whole vectors goes through a vector of its own: one by one, they would take as long as the others.
 template <class In>
 static In row_sum_exp(const In* __restrict x, In shift, int64_t C, In* __restrict kept) {
   const Clamp<In> clamp;
+  const int64_t whole = C / lanes * lanes, rest = C - whole;
   In sum = 0;
   if (kept) {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; ++c) sum += kept[c] = exp_dense(x[c] - shift, clamp);
+    for (int64_t c = 0; c < whole; ++c) sum += kept[c] = exp_dense(x[c] - shift, clamp);
   } else {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; ++c) sum += exp_dense(x[c] - shift, clamp);
+    for (int64_t c = 0; c < whole; ++c) sum += exp_dense(x[c] - shift, clamp);
   }
+  if (!rest) return sum;
+  In last[lanes];
+  for (int64_t i = 0; i < lanes; ++i) last[i] = i < rest ? x[whole + i] - shift : static_cast<In>(-1e30);
+#pragma omp simd
+  for (int64_t i = 0; i < lanes; ++i) last[i] = exp_dense(last[i], clamp);
+  for (int64_t i = 0; i < rest; ++i) sum += last[i];
+  for (int64_t i = 0; kept && i < rest; ++i) kept[whole + i] = last[i];
   return sum;
 }
 
@@ -81,6 +103,8 @@ struct Emissions {
   void* gathered[2];        // one row of scores per rank
   double* normaliser;       // per frame: with from_logits, what divides every path
   double* largest;          // per frame: the largest exponent, to keep sums in range
+  int64_t* main_class;      // per frame: a class with most of the probability, or -1,
+  double* others;           // and what the gradient of the other classes adds up to, occupancies apart
 
   void take(Arena& arena, int64_t T, int64_t labels) {
     U = labels, K = padded(U);
@@ -89,6 +113,8 @@ struct Emissions {
     for (auto& row : gathered) row = arena.take<double>(K);
     normaliser = arena.take<double>(T);
     largest = arena.take<double>(T);
+    main_class = arena.take<int64_t>(T);
+    others = arena.take<double>(T);
     e = arena.take<Int>(T * K);  // last: memory that is rarely touched
   }
 
@@ -113,9 +139,7 @@ struct Emissions {
     prefetch(utt, t + 4);
     if (utt.from_logits) {
       In sum;
-      In* kept = utt.row_exp ? utt.row_exp + t * utt.C : nullptr;
-      if (!softmax_row(row, utt.C, shift, sum, kept)) return false;
-      if (utt.row_shift) utt.row_shift[t] = shift, utt.row_scale[t] = 1 / sum;
+      if (!softmax_row(row, utt.C, shift, sum, utt.gradient_row(t))) return false;
       normaliser[t] = static_cast<double>(sum);
     }
     x[0] = row[utt.blank];
@@ -123,6 +147,7 @@ struct Emissions {
     for (int64_t u = U + 1; u < K; ++u) x[u] = x[0];  // whole vectors, no tail
     largest[t] = exp_limit<Real>;
     wide[t] = !convert(x, shift, m + t * K);
+    if (utt.from_logits && utt.gradient) begin_gradient(utt, t);
     if (!wide[t]) return true;
     for (int64_t u = 0; u <= U; ++u)
       if (!(x[u] < static_cast<In>(__builtin_inf()))) return false;
@@ -174,6 +199,71 @@ struct Emissions {
       for (int64_t u = 0; u < utt.U; ++u) __builtin_prefetch(row + utt.labels[u]);
   }
 
+  // From exp(x - shift) to weight * mass * softmax, for logits. A frame's gradient sums to zero. Where
+  // one class has nearly all the probability and nearly all the occupancy, their difference is lost in
+  // rounding, but the other classes keep their digits: the main one is what they leave.
+  template <class In>
+  void begin_gradient(const Utterance<In>& utt, int64_t t) {
+    In* __restrict row = utt.gradient_row(t);
+    const In sum = static_cast<In>(normaliser[t]), scale = utt.weight * utt.mass / sum;
+    const int64_t C = utt.C, count = K;
+    const Real* __restrict emission = m + t * K;
+    Real most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t u = 0; u < count; ++u) most = emission[u] > most ? emission[u] : most;
+    int64_t main = -1;
+    if (wide[t] || most > static_cast<Real>(sum) / 2) {
+      main = row[utt.blank] > sum / 2 ? utt.blank : -1;
+      for (int64_t u = 0; u < U; ++u) main = row[utt.labels[u]] > sum / 2 ? utt.labels[u] : main;
+      if (main >= 0) row[main] = 0;
+    }
+    main_class[t] = main;
+    In rest = 0;
+#pragma omp simd reduction(+ : rest)
+    for (int64_t c = 0; c < C; ++c) rest += row[c] *= scale;
+    others[t] = static_cast<double>(rest);
+  }
+
+  // Takes the occupancies of a frame off: column 0 is the blank, column u label u.
+  template <class In>
+  void finish_gradient(const Utterance<In>& utt, int64_t t, In* __restrict occupancy) const {
+    In* __restrict row = utt.gradient_row(t);
+    const In w = utt.weight;
+    if (utt.from_logits) settle(occupancy, utt.mass);
+    else __builtin_memset(row, 0, static_cast<size_t>(utt.C) * sizeof(In));
+    row[utt.blank] -= w * occupancy[0];
+    for (int64_t u = 0; u < U; ++u) row[utt.labels[u]] -= w * occupancy[u + 1];
+    if (!utt.from_logits || main_class[t] < 0) return;
+    const int64_t main = main_class[t];
+    const int64_t* __restrict labels = utt.labels;
+    const int64_t count = U;
+    In rest = main == utt.blank ? 0 : occupancy[0];
+#pragma omp simd reduction(+ : rest)
+    for (int64_t u = 0; u < count; ++u) rest += labels[u] == main ? 0 : occupancy[u + 1];
+    row[main] = w * rest - static_cast<In>(others[t]);
+  }
+
+  // Rounding over many frames makes occupancies drift. One that has most of the mass is better known
+  // from the others.
+  template <class In>
+  void settle(In* __restrict occupancy, In mass) const {
+    const In half = (mass < 0 ? -mass : mass) / 2;
+    const int64_t last = U;
+    In most = 0, sum = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t u = 0; u <= last; ++u) {
+      const In size = occupancy[u] < 0 ? -occupancy[u] : occupancy[u];
+      most = size > most ? size : most;
+    }
+    if (!(most > half)) return;
+    int64_t main = 0;
+    while (occupancy[main] != most && occupancy[main] != -most) ++main;
+    occupancy[main] = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t u = 0; u <= last; ++u) sum += occupancy[u];
+    occupancy[main] = mass - sum;
+  }
+
   // Whether this format's exponents hold every path of the utterance.
   bool in_range(int64_t T, double extra) const {
     double sum = extra;
@@ -181,58 +271,6 @@ struct Emissions {
     return sum * 1.4427 < static_cast<double>(Format<Real>::budget);
   }
 };
-
-// weight * (softmax - occupancy) for logits, -weight * occupancy for log_probs.
-template <class In>
-void gradient_row(const Batch& batch, int64_t n, int64_t t, double weight, const Forward& saved,
-                  void* out) {
-  In* __restrict grad = static_cast<In*>(out);
-  const int64_t C = batch.C, U = batch.target_lengths[n];
-  const In w = static_cast<In>(weight);
-  const bool used = t < batch.input_lengths[n] && weight != 0;
-  if (used && batch.from_logits) {
-    const int64_t row = n * batch.T + t;
-    const In scale = w * static_cast<const In*>(saved.row_scale)[row];
-    if (saved.row_exp) {
-      const In* __restrict kept = static_cast<const In*>(saved.row_exp) + row * C;
-#pragma omp simd
-      for (int64_t c = 0; c < C; ++c) grad[c] = kept[c] * scale;
-    } else {
-      const In* __restrict x = static_cast<const In*>(batch.scores) + n * batch.stride_n + t * batch.stride_t;
-      const In shift = static_cast<const In*>(saved.row_shift)[row];
-      const Clamp<In> clamp;
-#pragma omp simd
-      for (int64_t c = 0; c < C; ++c) grad[c] = exp_dense(x[c] - shift, clamp) * scale;
-    }
-  } else {
-    __builtin_memset(grad, 0, static_cast<size_t>(C) * sizeof(In));
-  }
-  if (!used) return;
-  const In* occupancy = static_cast<const In*>(saved.occupancy) + block_offset(batch, n) + t * (U + 1);
-  const int64_t* labels = batch.labels + batch.label_offset[n];
-  grad[batch.blank] -= w * occupancy[0];
-  for (int64_t u = 0; u < U; ++u) grad[labels[u]] -= w * occupancy[u + 1];
-  if (!batch.from_logits) return;
-  // With logits, a frame's gradient sums to zero. Where one class has nearly all the probability and
-  // nearly all the occupancy, their difference is lost in rounding, but the other classes keep
-  // their digits: the main one is what they leave.
-  const In half = static_cast<In>(saved.mass ? __builtin_fabs(saved.mass[n]) / 2 : 0.5);
-  In most = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t u = 0; u <= U; ++u) {
-    const In size = occupancy[u] < 0 ? -occupancy[u] : occupancy[u];
-    most = size > most ? size : most;
-  }
-  if (!(most > half)) return;
-  int64_t main_state = 0;
-  while (occupancy[main_state] != most && occupancy[main_state] != -most) ++main_state;
-  const int64_t main_class = main_state ? labels[main_state - 1] : batch.blank;
-  grad[main_class] = 0;
-  In others = 0;
-#pragma omp simd reduction(+ : others)
-  for (int64_t c = 0; c < C; ++c) others += grad[c];
-  grad[main_class] = -others;
-}
 
 }  // namespace BRCTC_ISA
 }  // namespace brctc

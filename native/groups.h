@@ -33,9 +33,9 @@ struct Grouped : Solver<Real, In> {
         before(event == Event::end ? ahead : back),
         after(event == Event::end ? back : ahead) {}
 
-  void take(Arena& arena, bool gradient) {
-    const bool paired = team.size > 1;
-    Base::take(arena, T, gradient);
+  void take(Arena& arena) {
+    const bool paired = team.size > 1, gradient = utt.gradient != nullptr;
+    Base::take(arena, T, T);
     group_m = arena.take<Real>(T * K);
     group_e = arena.take<Int>(T * K);
     rest_m = arena.take<Real>(paired ? T * K : T);
@@ -97,7 +97,8 @@ struct Grouped : Solver<Real, In> {
   // From sources G(u, tau) to occupancies: mass at label u and the states before it at tau, and
   // at the states after it from the next frame on. `fill(k, row)` gives a row of sources.
   template <class Fill>
-  void adjoint(In* occupancy, Fill fill) {
+  void adjoint(Fill fill) {
+    In* const occupancy = Base::occupancy;
     if (team.mine(0))
       before.sweep_back(T, [&](int64_t k) {
         fill(k, source[0]);
@@ -111,10 +112,12 @@ struct Grouped : Solver<Real, In> {
     if (team.mine(1))
       after.sweep_back(T, [&](int64_t k) {
         const int64_t at = after.frame(k) * (U + 1);
-        if (team.size > 1)
+        if (team.size > 1) {
           after.write(second + at);
-        else
+        } else {
           after.add(occupancy + at);
+          emit.finish_gradient(utt, after.frame(k), occupancy + at);
+        }
         fill(T - 1 - k, source[1]);
         Real* __restrict injected = after.injected;
         const Real* __restrict g = source[1];
@@ -123,9 +126,12 @@ struct Grouped : Solver<Real, In> {
         for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
       });
     team.sync();
-    if (team.size > 1 && team.rank == 0)
-      for (int64_t i = 0; i < T * (U + 1); ++i)
-        occupancy[i] = static_cast<In>(static_cast<Real>(occupancy[i]) + second[i]);
+    for (int64_t t = team.rank; team.size > 1 && t < T; t += team.size) {
+      In* __restrict row = occupancy + t * (U + 1);
+      const Real* __restrict more = second + t * (U + 1);
+      for (int64_t u = 0; u <= U; ++u) row[u] = static_cast<In>(static_cast<Real>(row[u]) + more[u]);
+      emit.finish_gradient(utt, t, row);
+    }
   }
 };
 
@@ -136,8 +142,8 @@ struct Posteriors : Grouped<Real, In> {
   using Base::Base, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
   using Int = IntOf<Real>;
 
-  bool solve(bool gradient, int64_t& bad_frame) {
-    const bool carved = carve(team, [&](Arena& arena) { Base::take(arena, gradient); });
+  bool solve(int64_t& bad_frame) {
+    const bool carved = carve(team, [&](Arena& arena) { Base::take(arena); });
     if (!carved) bad_frame = no_memory;
     if (!carved) return false;
     Base::fill();
@@ -178,10 +184,10 @@ struct Emission : Grouped<Real, In> {
     return factor / 2 - slope * static_cast<double>(before.frame(k) + 1);
   }
 
-  bool solve(double risk_factor, bool gradient, int64_t& bad_frame) {
+  bool solve(double risk_factor, int64_t& bad_frame) {
     factor = risk_factor, slope = risk_factor / static_cast<double>(T);
     const bool carved = carve(team, [&](Arena& arena) {
-      Base::take(arena, gradient);
+      Base::take(arena);
       sum = arena.take<Real>(K);
       peak = arena.take<Real>(K);
       peak_frame = arena.take<Real>(K);
@@ -241,11 +247,11 @@ struct Emission : Grouped<Real, In> {
   }
 
   // The sources do not depend on tau': it scales a token's objective by a constant.
-  void gradient(In* occupancy) {
+  void gradient() {
     if (team.rank == 0)
       for (int64_t u = 0; u < K; ++u) sum[u] = u >= 1 && u <= U ? 1 / (static_cast<Real>(U) * sum[u]) : 0;
     team.sync();
-    Base::adjoint(occupancy, [&](int64_t k, Real* __restrict row) {
+    Base::adjoint([&](int64_t k, Real* __restrict row) {
       const Real* __restrict m = group_m + k * K;
       const Real* __restrict scale = sum;
       const int64_t count = K;

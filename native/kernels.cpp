@@ -2,6 +2,7 @@
 // an inline namespace of that name, so that no build borrows another's instructions.
 #include "criterion.h"
 #include "viterbi.h"
+#include "weighing.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
@@ -11,7 +12,7 @@ const Kernels table = {
     {run_loss<float>, run_loss<double>},
     {run_groups<float>, run_groups<double>},
     {run_groups_backward<float>, run_groups_backward<double>},
-    {gradient_row<float>, gradient_row<double>},
+    {weigh_row<float>, weigh_row<double>},
     {run_best_path<float>, run_best_path<double>},
 };
 

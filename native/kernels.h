@@ -25,19 +25,12 @@ struct Batch {
   bool from_logits;
 };
 
-// Where utterance n's (T, U_n + 1) block starts in a flat buffer of T * (labels + N) values.
-__attribute__((always_inline)) inline int64_t block_offset(const Batch& batch, int64_t n) {
-  return batch.T * (batch.label_offset[n] + n);
-}
-
-// What the forward pass leaves. Column 0 of an occupancy row is the blank, column u is label u.
-struct Forward {
-  double* loss;     // (N)
-  void* occupancy;  // flat blocks; -d loss / d log y, or null if no gradient is wanted
-  void* row_shift;  // (N, T), with from_logits only: softmax = exp(x - shift) * scale
-  void* row_scale;  // (N, T)
-  void* row_exp;    // (N, T, C): exp(x - shift), or null to find it again
-  const double* mass;  // (N): what an occupancy row adds up to, or null for 1
+// d loss / d scores, dense, written in the same pass as the loss: the softmax that the loss needs is
+// most of it, and is in the cache then. Utterance n's is multiplied by weight[n].
+struct Gradient {
+  void* data;  // null if none is wanted
+  ptrdiff_t stride_t, stride_n;  // in elements; innermost stride 1
+  const double* weight;          // (N)
 };
 
 // Group posteriors, or in the backward pass the gradients that belong to them.
@@ -84,15 +77,14 @@ struct Alignment {
 
 // One instruction set's build of every algorithm, for float [0] and double [1] scores.
 struct Kernels {
-  void (*loss[2])(const Batch&, int64_t n, Risk, double risk_factor, const Forward&, BadFrame,
-                  const Team&);
+  void (*loss[2])(const Batch&, int64_t n, Risk, double risk_factor, double* loss, const Gradient&,
+                  BadFrame, const Team&);
   void (*groups[2])(const Batch&, int64_t n, const Groups&, BadFrame, const Team&);
-  // d loss / d log_share and d loss / d log_likelihood become an occupancy
-  void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Forward&, BadFrame,
+  // from d loss / d log_share and d loss / d log_likelihood to d loss / d scores
+  void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Gradient&, BadFrame,
                              const Team&);
-  // one frame of the gradient: weight * (softmax - occupancy), or -weight * occupancy
-  void (*gradient_row[2])(const Batch&, int64_t n, int64_t t, double weight, const Forward&,
-                          void* grad_row);
+  double (*weigh_row[2])(const void* log_share, const void* log_risk, int64_t risk_stride, int64_t T,
+                         void* part);
   void (*best_path[2])(const Batch&, int64_t n, const Alignment&, BadFrame, const Team&);
 };
 

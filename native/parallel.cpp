@@ -66,17 +66,6 @@ int useful_threads(int64_t work, int allowed) {
   return useful < allowed ? static_cast<int>(useful) : allowed;
 }
 
-void for_each_range(int64_t count, int threads, const std::function<void(int64_t, int64_t)>& work) {
-  if (threads <= 1) return work(0, count);
-  // small parts, taken as they come: a thread that starts late takes fewer
-  const int64_t part = count / (16 * threads) + 1;
-  std::atomic<int64_t> next{0};
-  run_threads(threads, [&](int) {
-    for (int64_t first; (first = next.fetch_add(part)) < count;)
-      work(first, first + part < count ? first + part : count);
-  });
-}
-
 void for_each_utterance(int64_t N, int threads,
                         const std::function<void(int64_t, const Team&)>& work) {
   std::atomic<int64_t> next{0};

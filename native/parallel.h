@@ -11,9 +11,6 @@ namespace brctc {
 // work on one. Results do not depend on the number of threads.
 void for_each_utterance(int64_t N, int threads, const std::function<void(int64_t, const Team&)>& work);
 
-// Calls work(first, last) for parts of [0, count).
-void for_each_range(int64_t count, int threads, const std::function<void(int64_t, int64_t)>& work);
-
 // How many of the allowed threads this much work (in lattice cells) deserves.
 int useful_threads(int64_t work, int allowed);
 

@@ -44,9 +44,9 @@ struct Total : Solver<Real, In> {
   }
 
   // Returns false if a wider format is needed.
-  bool solve(double risk_factor, double& loss, In* occupancy, int64_t& bad_frame) {
+  bool solve(double risk_factor, double& loss, int64_t& bad_frame) {
     const int64_t middle = (T + 1) / 2;
-    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, occupancy != nullptr); }))
+    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
       return bad_frame = no_memory, true;
     // each direction needs just the frames that its thread fills: no need to meet before the middle
     const bool filled = Base::fill();
@@ -78,17 +78,20 @@ struct Total : Solver<Real, In> {
       loss = Base::normaliser() - log_total + (risky ? risk_factor : 0);
     }
     team.sync();
-    if (!occupancy) return true;
+    if (!utt.gradient) return true;
     if (Base::result[0] == -infinite) {
-      Base::clear(occupancy);
+      Base::clear();
       return true;
     }
-    if (team.mine(0))
-      ahead.sweep_back(middle, [&](int64_t k) { ahead.write(occupancy + k * (U + 1)); });
+    In* row = Base::occupancy + team.rank * (U + 1);
+    const auto finish = [&](const Direction<Real>& side, int64_t k) {
+      side.write(row);
+      emit.finish_gradient(utt, side.frame(k), row);
+    };
+    if (team.mine(0)) ahead.sweep_back(middle, [&](int64_t k) { finish(ahead, k); });
     if (team.mine(1)) {
       back.retreat(back.unit_row());
-      back.sweep_back(T - middle,
-                      [&](int64_t k) { back.write(occupancy + back.frame(k) * (U + 1)); });
+      back.sweep_back(T - middle, [&](int64_t k) { finish(back, k); });
     }
     return true;
   }

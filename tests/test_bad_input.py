@@ -205,16 +205,19 @@ def test_fuzz_ten_thousand_malformed_calls():
         )
         operator, extra = chance.choice(
             [
-                ("ctc_loss", (chance.choice([0, 1, 2, 3]), chance.choice([0.0, 3.0, 300.0, math.nan]), True)),
+                (
+                    "loss_and_gradient",
+                    (chance.choice([0, 1, 2, 3]), chance.choice([0.0, 3.0, 300.0, math.nan]), True),
+                ),
                 ("path_groups", (chance.random() < 0.5,)),
                 ("best_path", ()),
-                ("ctc_loss_backward", (tensor(size(24, 60)),)),
+                ("weigh_gradient", ()),
                 ("path_groups_backward", (chance.random() < 0.5,)),
             ]
         )
         before = ()
-        if operator == "ctc_loss_backward":
-            before = (tensor(size(2, 2)),)
+        if operator == "weigh_gradient":
+            common = (tensor(size(2, 2)), common[0], tensor(frames, batch, size(4, 4)))
         elif operator == "path_groups_backward":
             before = (tensor(batch, labels, frames), tensor(batch))
         try:

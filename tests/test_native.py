@@ -1,5 +1,6 @@
 """The native core against the reference and against torch, over random shapes and layouts."""
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import brctc
 from brctc import _native
+from brctc.kernels import cpu, reference
 from tests.batches import batches, random_batch
 from tests.paths import TableRisk
 
@@ -172,6 +174,8 @@ def test_changed_scores_are_noticed():
     scores = torch.randn(10, 1, 5, requires_grad=True)
     doubled = scores * 2
     loss = brctc.bayes_risk_ctc_loss(doubled, torch.tensor([[1, 2]]), [10], [2])
+    (first,) = torch.autograd.grad(loss, doubled, retain_graph=True)
+    assert first.abs().sum() > 0
     doubled += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -215,3 +219,58 @@ def test_works_in_a_forked_worker():
         os._exit(0 if batch.loss().isfinite().all() else 1)
     torch.set_num_threads(1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 4, 300), (3, 4, 1), (3, 1, 300), (1, 1, 1), (300,)])
+def test_weighed_sum_equals_the_reference(shape, dtype):
+    torch.manual_seed(len(shape))
+    share = (torch.randn(3, 4, 300, dtype=dtype) * 40).log_softmax(-1)
+    share[0, 1, 10:200] = -math.inf  # groups without a path
+    share[2, 3] = -math.inf  # a token without one
+    risk = torch.randn(shape, dtype=dtype) * 30
+    if risk.shape[-1] > 1:
+        risk.view(-1)[:7] = -math.inf  # groups that the risk forbids
+    upstream = torch.randn(3, 4, dtype=dtype)
+    upstream[2, 3] = 0
+    results = []
+    for backend in (cpu, reference):
+        leaves = share.clone().requires_grad_(), risk.clone().requires_grad_()
+        sums = backend.weighed_sum(*leaves)
+        grads = torch.autograd.grad((sums * upstream)[sums > -math.inf].sum(), leaves)
+        results.append((sums, *grads))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_weighed_sum_marks_bad_risks_where_there_are_paths():
+    share = torch.zeros(1, 3, 4).log_softmax(-1)
+    share[0, 2, 1] = -math.inf
+    risk = torch.zeros(1, 3, 4)
+    risk[0, 0, 3], risk[0, 1, 0], risk[0, 2, 1] = math.nan, math.inf, math.nan
+    for backend in (cpu, reference):
+        assert backend.weighed_sum(share, risk).isnan().tolist() == [[True, True, False]]
+
+
+def test_a_learnt_risk_can_be_differentiated_twice():
+    """The lattice has no second derivative here, but the risk's own parameters need none of it."""
+
+    class Learnt(brctc.BayesRisk):
+        def __init__(self, slope):
+            self.slope = slope
+
+        def log_risk(self, groups):
+            return -self.slope * groups.frame
+
+    seconds = []
+    for backend in ("cpu", "reference"):
+        torch.manual_seed(1)
+        slope = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        log_probs = torch.randn(12, 2, 5, dtype=torch.float64).log_softmax(-1)
+        loss = brctc.bayes_risk_ctc_loss(
+            log_probs, torch.tensor([[1, 2, 2], [3, 4, 1]]), [12, 9], [3, 3], Learnt(slope), backend=backend
+        )
+        (first,) = torch.autograd.grad(loss, slope, create_graph=True)
+        seconds.append(torch.autograd.grad(first, slope)[0])
+    assert seconds[0].abs() > 1e-3
+    torch.testing.assert_close(*seconds)

@@ -21,22 +21,34 @@ class Input:
     ) -> None: ...
     def find_problem(self) -> str: ...
 
-def loss(batch: Input, risk: int, risk_factor: float, loss: int, saved: int, keep_exp: bool) -> None: ...
-def reduce(
-    losses: int,
-    N: int,
-    target_lengths: int,
-    mean: bool,
+def loss(
+    batch: Input,
+    risk: int,
+    risk_factor: float,
+    reduction: int,
     zero_infinity: bool,
+    losses: int,
     result: int,
-    result_is_double: bool,
-) -> None: ...
+    gradient: bool,
+) -> Tensor | None: ...
 def groups(batch: Input, at_start: bool, U_max: int, log_share: int, log_likelihood: int) -> None: ...
 def groups_backward(
-    batch: Input, at_start: bool, U_max: int, grad_share: int, grad_likelihood: int, saved: int
+    batch: Input, at_start: bool, U_max: int, grad_share: int, grad_likelihood: int
+) -> Tensor: ...
+def weigh(
+    log_share: int,
+    log_risk: int,
+    stride_n: int,
+    stride_u: int,
+    stride_t: int,
+    N: int,
+    U: int,
+    T: int,
+    part: int,
+    log_sum: int,
+    is_double: bool,
+    threads: int,
 ) -> None: ...
 def best_path(batch: Input, path: int, start: int, end: int, U_max: int, score: int) -> None: ...
-def empty(count: int, is_double: bool) -> Tensor: ...
-def gradient(batch: Input, weights: int, scale: float, saved: int, keep_exp: bool, mass: int) -> Tensor: ...
 def instruction_set() -> str: ...
 def poison_memory(on: bool) -> None: ...

@@ -46,7 +46,7 @@ def bayes_risk_ctc_loss(
         loss = kernel.loss(inputs, risk, reduction, zero_infinity)
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
-        losses = risk_loss(risk, group_paths(inputs, risk.event, backend))
+        losses = risk_loss(risk, group_paths(inputs, risk.event, backend), kernel.weighed_sum)
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
 

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -121,8 +122,12 @@ class EarlyEmission(BayesRisk):
         return -self.risk_factor * delay / groups.input_lengths[:, None, None]
 
 
-def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
-    """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk."""
+def risk_loss(risk: BayesRisk, groups: PathGroups, weighed_sum: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk.
+
+    `weighed_sum` takes log_share and log_risk to the log of their weighed sum over tau, (N, U): -inf
+    without paths, NaN where the risk of a group with paths is NaN or +inf.
+    """
     name = type(risk).__name__
     if risk.tokens not in ("last", "each"):
         raise ValueError(f'{name}.tokens is {risk.tokens!r}, expected "last" or "each"')
@@ -136,23 +141,14 @@ def risk_loss(risk: BayesRisk, groups: PathGroups) -> Tensor:
         log_share = log_share.gather(1, last.expand(-1, 1, log_share.shape[2]))
         log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
         exists = exists[:, :1]  # the last token exists if the first one does
-    weighed = log_share + log_risk
-    highest = weighed.detach().amax(-1, keepdim=True)
-    if torch.compiler.is_compiling() or not (highest < math.inf).all():
-        # NaN or +inf: an error where there are paths, but a risk may say anything where there are none
-        occupied = log_share > -math.inf
-        _check_values(name, log_risk, occupied)
-        weighed = torch.where(occupied, weighed, -math.inf)
-        highest = weighed.detach().amax(-1, keepdim=True)
-    highest = torch.where(highest > -math.inf, highest, 0)
-    total = (weighed - highest).exp().sum(-1)
-    # a token without paths has objective -inf and, where logsumexp's would be NaN, no gradient
-    some = exists & (total > 0)
-    log_objective = torch.where(some, torch.where(some, total, 1).log() + highest.squeeze(-1), -math.inf)
+    log_objective = weighed_sum(log_share, log_risk)
+    # a trace cannot look at values: a NaN risk shows as a NaN loss there
+    if not torch.compiler.is_compiling() and log_objective.isnan().any():
+        _raise_for_value(name, log_risk, log_share > -math.inf)
     log_objective = torch.where(exists, log_objective, 0).sum(1) / exists.sum(1).clamp(min=1)
     # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
-    possible = log_objective > -math.inf
-    return torch.where(possible, -(groups.log_likelihood + log_objective), math.inf)
+    impossible = log_objective == -math.inf
+    return torch.where(impossible, math.inf, -(groups.log_likelihood + log_objective))
 
 
 def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
@@ -165,15 +161,12 @@ def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
         raise ValueError(f"{name}.log_risk returned shape {given}, not broadcastable to (N, U, T) = {wanted}")
 
 
-def _check_values(name: str, log_risk: Tensor, occupied: Tensor) -> None:
-    if torch.compiler.is_compiling():
-        return  # a trace cannot look at values: a NaN risk shows as a NaN loss there
+def _raise_for_value(name: str, log_risk: Tensor, occupied: Tensor) -> None:
     wrong = occupied & ~(log_risk < math.inf)
-    if wrong.any():
-        n, u, t = wrong.nonzero()[0].tolist()
-        value = log_risk.detach().expand_as(wrong)[n, u, t].item()
-        token = f"token {u}" if wrong.shape[1] > 1 else "the weighed token"
-        raise ValueError(
-            f"{name}.log_risk is {value} for {token} of utterance {n} at frame tau={t + 1}, "
-            "expected a finite number or -inf"
-        )
+    n, u, t = wrong.nonzero()[0].tolist()
+    value = log_risk.detach().expand_as(wrong)[n, u, t].item()
+    token = f"token {u}" if wrong.shape[1] > 1 else "the weighed token"
+    raise ValueError(
+        f"{name}.log_risk is {value} for {token} of utterance {n} at frame tau={t + 1}, "
+        "expected a finite number or -inf"
+    )

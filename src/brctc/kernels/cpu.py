@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
+from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
@@ -37,7 +38,7 @@ def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: 
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
     arguments = (*inputs, _CLOSED_FORMS[type(risk)], factor, gradient)
     if _is_traced(inputs.scores):
-        losses = torch.ops.brctc.ctc_loss(*arguments)[0]
+        losses = torch.ops.brctc.loss_and_gradient(*arguments)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return _Loss.apply(*arguments, reduction, zero_infinity)
 
@@ -48,6 +49,14 @@ def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     if _is_traced(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
+
+
+def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
+    """The reference's in one pass. In torch's operators it costs more than the lattice: a dozen passes,
+    and every exp that underflows takes forty times as long as one that does not."""
+    if _is_traced(log_share):
+        return reference.weighed_sum(log_share, log_risk)
+    return _WeighedSum.apply(log_share, log_risk)
 
 
 def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -90,48 +99,48 @@ class _Call:
             from_logits,
         )
         self.native = native_batch(self.inputs)
-        # also in the backward pass: labels may have changed behind torch's back, in a numpy buffer
+        # also in a second backward pass: labels may have changed behind torch's back, in a numpy buffer
         if problem := self.native.find_problem():
             raise ValueError(problem)
-
-    def gradient(
-        self, weights: Tensor, scale: float, saved: Tensor, keeps_exp: bool, mass: Tensor | None = None
-    ) -> Tensor:
-        """The dense gradient in the layout of the scores, each utterance's weighed. Its occupancies
-        add up to `mass` in every frame, or to 1."""
-        at = 0 if mass is None else mass.data_ptr()
-        dense = _native.gradient(self.native, weights.data_ptr(), scale, saved.data_ptr(), keeps_exp, at)
-        return dense.transpose(0, 1) if _batch_major(self.inputs.scores) else dense
 
 
 def _batch_major(scores: Tensor) -> bool:
     return bool(scores.stride(1) > scores.stride(0))
 
 
-# Up to this many scores, the exponentials of from_logits are kept for the backward pass: they come
-# from the cache then. Beyond, to find them again costs no more than to read them.
-_KEPT_EXPONENTIALS = 2**19
-
-
-def _keeps_exp(scores: Tensor, from_logits: bool) -> bool:
-    return from_logits and scores.numel() <= _KEPT_EXPONENTIALS
-
-
-def _saved_size(scores: Tensor, targets: Tensor, from_logits: bool, keeps_exp: bool) -> int:
-    """Occupancies, a block of T rows of U_n + 1 per utterance in either target layout; then shift,
-    scale and perhaps the exponentials of every softmax row."""
-    frames, batch, classes = scores.shape
-    per_row = (2 if from_logits else 0) + (classes if keeps_exp else 0)
-    return frames * (targets.numel() + batch) + frames * batch * per_row
-
-
-def _empty(scores: Tensor, size: int) -> Tensor:
-    """Large tensors come from the core's pool: torch's would be fresh pages at every call."""
-    large = 2**16
-    return _native.empty(size, scores.dtype == torch.float64) if size >= large else scores.new_empty(size)
+_REDUCTIONS = {"none": 0, "sum": 1, "mean": 2}
 
 
 def _native_loss(
+    inputs: Inputs,
+    risk: int,
+    risk_factor: float,
+    gradient: bool,
+    reduction: str = "none",
+    zero_infinity: bool = False,
+    shapes_checked: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The reduced loss, and its gradient if that is wanted."""
+    if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
+        raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
+    call = _Call(inputs, shapes_checked)
+    dtype = inputs.scores.dtype
+    losses = torch.empty(inputs.scores.shape[1], dtype=torch.float64, device="cpu")
+    reduced = torch.empty((), dtype=dtype, device="cpu")
+    dense = _native.loss(
+        call.native,
+        risk,
+        risk_factor,
+        _REDUCTIONS[reduction],
+        zero_infinity,
+        losses.data_ptr(),
+        reduced.data_ptr(),
+        gradient,
+    )
+    return losses.to(dtype) if reduction == "none" else reduced, dense
+
+
+def _loss_and_gradient(
     scores: Tensor,
     targets: Tensor,
     input_lengths: Tensor,
@@ -141,50 +150,22 @@ def _native_loss(
     risk: int,
     risk_factor: float,
     gradient: bool,
-    eager: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Losses in float64, (2, N) with room for a weight each; and what their gradient needs.
-
-    An eager call has had its shapes checked at the door, and nobody else sees what is saved. As an
-    operator's output it must have no unwritten places.
-    """
-    if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
-        raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
-    call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits), eager)
-    losses = torch.empty((2, scores.shape[1]), dtype=torch.float64, device="cpu")
-    keeps_exp = _keeps_exp(scores, from_logits)
-    size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
-    saved = _empty(scores, size) if eager else scores.new_zeros(size)
-    _native.loss(call.native, risk, risk_factor, losses.data_ptr(), saved.data_ptr(), keeps_exp)
-    return losses, saved
+    """Losses (N) and the gradient of each with respect to the scores, empty if it is not wanted."""
+    inputs = Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits)
+    losses, dense = _native_loss(inputs, risk, risk_factor, gradient)
+    return losses, scores.new_empty(0) if dense is None else dense
 
 
-def _ctc_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    losses, saved = _native_loss(scores, *arguments)
-    return losses[0].to(scores.dtype), saved
-
-
-def _ctc_loss_backward(
-    grad_loss: Tensor,
-    scores: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    from_logits: bool,
-    saved: Tensor,
-) -> Tensor:
-    call = _Call(Inputs(scores, targets, input_lengths, target_lengths, blank, from_logits))
-    # anyone can call this operator: what was saved must fit
+def _weigh_gradient(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
+    """The scores are there for autograd to see: the gradient depends on them, without a derivative."""
     if grad_loss.shape != scores.shape[1:2] or not grad_loss.is_floating_point():
         found = f"{grad_loss.dtype} {tuple(grad_loss.shape)}"
         raise ValueError(f"grad_loss is {found}, expected {scores.shape[1]} floating-point values")
-    keeps_exp = _keeps_exp(scores, from_logits)
-    size = _saved_size(scores, targets, from_logits, keeps_exp)
-    if saved.dtype != scores.dtype or saved.shape != (size,) or not saved.is_contiguous():
-        found = f"{saved.dtype} {tuple(saved.shape)}"
-        raise ValueError(f"saved is {found}, expected {size} contiguous {scores.dtype} values")
-    return call.gradient(grad_loss.detach().double().contiguous(), 1.0, saved, keeps_exp)
+    if gradient.shape != scores.shape or gradient.dtype != scores.dtype:
+        found = f"{gradient.dtype} {tuple(gradient.shape)}"
+        raise ValueError(f"gradient is {found}, expected {scores.dtype} {tuple(scores.shape)}")
+    return gradient * grad_loss.to(gradient.dtype)[:, None]
 
 
 def _path_groups(
@@ -227,13 +208,7 @@ def _path_groups_backward(
         raise ValueError(f"grad_likelihood has shape {tuple(grad_likelihood.shape)}, expected (N)")
     shares = grad_share.detach().to(scores.dtype).contiguous()
     likelihoods = grad_likelihood.detach().to(torch.float64).contiguous()
-    saved = _empty(scores, _saved_size(scores, targets, from_logits, keeps_exp=False))
-    _native.groups_backward(
-        call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr(), saved.data_ptr()
-    )
-    # what is saved belongs to d log P: the sign of a loss is the caller's
-    ones = torch.ones(batch, dtype=torch.float64, device="cpu")
-    return call.gradient(ones, -1.0, saved, keeps_exp=False, mass=likelihoods)
+    return _native.groups_backward(call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr())
 
 
 def _check_padded(targets: Tensor) -> None:
@@ -274,64 +249,92 @@ def _new_best_path(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 class _Loss(torch.autograd.Function):
-    """Loss and reduction in one node: a further one costs 20 us each way."""
+    """Loss and reduction in one node, since a further one costs 20 us each way. The gradient is found
+    with the loss and waits for the backward pass, which hands it out."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *operands, reduction, zero_infinity = arguments
-        losses, saved = _native_loss(*operands, eager=True)
-        scores = operands[0]
-        if operands[8]:  # gradient
-            _keep(ctx, operands, saved)
-            ctx.losses = losses  # the second row: weights
-        reduced = torch.empty((), dtype=scores.dtype, device="cpu")
-        target_lengths = local_tensor(operands[3])
-        _native.reduce(
-            losses.data_ptr(),
-            losses.shape[1],
-            target_lengths.data_ptr(),
-            reduction == "mean",
-            zero_infinity,
-            reduced.data_ptr(),
-            scores.dtype == torch.float64,
-        )
-        return losses[0].to(scores.dtype) if reduction == "none" else reduced
+        ctx.save_for_backward(*arguments[:4])
+        ctx.options = arguments[4:]
+        loss, ctx.dense = _native_loss(Inputs(*arguments[:6]), *arguments[6:], shapes_checked=True)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        *inputs, saved = ctx.saved_tensors
-        weights = ctx.losses[1]
+        dense: Any = ctx.dense
+        ctx.dense = None
+        if dense is None:  # handed out before: the graph was retained
+            arguments = (*ctx.saved_tensors, *ctx.options)
+            dense = _native_loss(Inputs(*arguments[:6]), *arguments[6:], shapes_checked=True)[1]
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
-            dense = torch.ops.brctc.ctc_loss_backward(grad * weights, *inputs, *ctx.options, saved)
-        else:
-            batch = Inputs(*inputs, *ctx.options)
-            keeps_exp = _keeps_exp(batch.scores, batch.from_logits)
-            reduced = grad.dim() == 0
-            scale = grad.item() if reduced else 1.0
-            weights = weights if reduced else grad.double().contiguous()
-            dense = _Call(batch, shapes_checked=True).gradient(weights, scale, saved, keeps_exp)
+            scores = ctx.saved_tensors[0]
+            grad = grad if grad.dim() else grad.expand(scores.shape[1])
+            dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
+        elif grad.dim():
+            dense.mul_(grad[:, None])
+        elif grad.item() != 1:
+            dense.mul_(grad)
         return (dense, *[None] * 10)
 
 
 class _Groups(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        _keep(ctx, arguments)
-        ctx.at_start = arguments[6]
+        ctx.save_for_backward(*arguments[:4])
+        ctx.options = arguments[4:]
         return _path_groups(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        operands: tuple[Any, ...] = (*grads, *ctx.saved_tensors, *ctx.options, ctx.at_start)
+        operands: tuple[Any, ...] = (*grads, *ctx.saved_tensors, *ctx.options)
         if torch.is_grad_enabled():
             return (torch.ops.brctc.path_groups_backward(*operands), *[None] * 6)
         return (_path_groups_backward(*operands), *[None] * 6)
 
 
-def _keep(ctx: Any, arguments: Any, *saved: Tensor) -> None:
-    ctx.save_for_backward(*arguments[:4], *saved)
-    ctx.options = arguments[4:6]  # blank, from_logits
+class _WeighedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, log_share: Tensor, log_risk: Tensor) -> Tensor:
+        share = log_share.detach().contiguous()
+        risk = log_risk.detach().to(share.dtype).expand_as(share)
+        if risk.stride(2) not in (0, 1) or risk.is_neg():
+            risk = risk.resolve_neg().contiguous()
+        N, U, T = share.shape
+        stride_n, stride_u, stride_t = risk.stride()
+        part = torch.empty_like(share)
+        log_sum = torch.empty((N, U), dtype=torch.float64, device="cpu")
+        _native.weigh(
+            share.data_ptr(),
+            risk.data_ptr(),
+            stride_n,
+            stride_u,
+            stride_t,
+            N,
+            U,
+            T,
+            part.data_ptr(),
+            log_sum.data_ptr(),
+            share.dtype == torch.float64,
+            torch.get_num_threads(),
+        )
+        ctx.save_for_backward(log_share, log_risk)
+        ctx.part = part
+        return log_sum.to(share.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        log_share, log_risk = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the reference can be differentiated again
+            with torch.enable_grad():
+                log_sum = reference.weighed_sum(log_share, log_risk)
+            wanted = [tensor for tensor in (log_share, log_risk) if tensor.requires_grad]
+            found = list(torch.autograd.grad(log_sum, wanted, grad, create_graph=True))
+            return tuple(found.pop(0) if t.requires_grad else None for t in (log_share, log_risk))
+        dense = ctx.part * grad[:, :, None]
+        for_risk = dense.sum_to_size(log_risk.shape) if ctx.needs_input_grad[1] else None
+        return dense, for_risk
 
 
 # ---- operators ------------------------------------------------------------------------------
@@ -357,13 +360,9 @@ def _register(schema: str, function: Any, fake: Any) -> str:
     return f"brctc::{name}"
 
 
-def _fake_loss(
-    scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, *options: Any
-) -> tuple[Tensor, Tensor]:
-    _, from_logits, _, _, gradient = options
-    keeps_exp = _keeps_exp(scores, from_logits)
-    size = _saved_size(scores, targets, from_logits, keeps_exp) if gradient else 0
-    return scores.new_empty(scores.shape[1]), scores.new_empty(size)
+def _fake_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    gradient = arguments[-1]
+    return scores.new_empty(scores.shape[1]), _fake_gradient(scores) if gradient else scores.new_empty(0)
 
 
 def _fake_gradient(scores: Tensor) -> Tensor:
@@ -385,32 +384,32 @@ def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, .
 
 
 _name = _register(
-    f"ctc_loss({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
-    _ctc_loss,
+    f"loss_and_gradient({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
+    _loss_and_gradient,
     _fake_loss,
 )
 
 
 def _setup_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _keep(ctx, inputs, output[1])
+    ctx.save_for_backward(inputs[0], output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.has_gradient = inputs[8]
 
 
 def _loss_backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     if not ctx.has_gradient:
-        raise RuntimeError("brctc::ctc_loss was called with gradient=False and cannot be differentiated")
-    *inputs, saved = ctx.saved_tensors
-    grad = torch.ops.brctc.ctc_loss_backward(grad_loss, *inputs, *ctx.options, saved)
-    return (grad, *[None] * 8)
+        raise RuntimeError(
+            "brctc::loss_and_gradient was called with gradient=False and cannot be differentiated"
+        )
+    return (torch.ops.brctc.weigh_gradient(grad_loss, *ctx.saved_tensors), *[None] * 8)
 
 
 torch.library.register_autograd(_name, _loss_backward, setup_context=_setup_loss, lib=_library)
 
 _name = _register(
-    f"ctc_loss_backward(Tensor grad_loss, {_INPUTS}, Tensor saved) -> Tensor",
-    _ctc_loss_backward,
-    lambda grad_loss, scores, *_: _fake_gradient(scores),
+    "weigh_gradient(Tensor grad_loss, Tensor scores, Tensor gradient) -> Tensor",
+    _weigh_gradient,
+    lambda grad_loss, scores, gradient: torch.empty_like(gradient),
 )
 torch.library.register_autograd(_name, _no_second_derivative, lib=_library)
 
@@ -418,12 +417,12 @@ _name = _register(f"path_groups({_INPUTS}, bool at_start) -> (Tensor, Tensor)", 
 
 
 def _setup_groups(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _keep(ctx, inputs)
-    ctx.at_start = inputs[6]
+    ctx.save_for_backward(*inputs[:4])
+    ctx.options = inputs[4:]  # blank, from_logits, at_start
 
 
 def _groups_backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> tuple[Tensor | None, ...]:
-    arguments = (grad_share, grad_likelihood, *ctx.saved_tensors, *ctx.options, ctx.at_start)
+    arguments = (grad_share, grad_likelihood, *ctx.saved_tensors, *ctx.options)
     return (torch.ops.brctc.path_groups_backward(*arguments), *[None] * 6)
 
 

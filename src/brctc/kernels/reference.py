@@ -30,6 +30,18 @@ def loss(inputs: Inputs, risk: None, reduction: str, zero_infinity: bool) -> Ten
     return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
 
+def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
+    """log sum_tau exp(log_share + log_risk), as risk_loss asks for it."""
+    # a risk may say anything where there are no paths
+    weighed = torch.where(log_share > -math.inf, log_share + log_risk, -math.inf)
+    highest = weighed.detach().amax(-1, keepdim=True)
+    highest = torch.where(highest > -math.inf, highest, 0)
+    total = (weighed - highest).exp().sum(-1)
+    # a token without paths has objective -inf and, where logsumexp's would be NaN, no gradient
+    none = total == 0
+    return torch.where(none, -math.inf, torch.where(none, 1, total).log() + highest.squeeze(-1))
+
+
 def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
     emissions, skip, inputs = _lattice(inputs)
