@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from brctc.data import (
     FeatureConfig,
@@ -20,6 +21,7 @@ from brctc.data import (
     read_manifest,
     write_manifest,
 )
+from brctc.data.prepare import subsampled
 from tests.data.sounds import RATE, cut_off, noise, write
 
 
@@ -106,7 +108,7 @@ def planted(good, tmp_path):
         "letter": (Row("letter", "x", audio / "text.wav", 1.0), "not readable as audio"),
         "silent": (Row("silent", "", a.path, 1.0), "the text is empty"),
         "long": (Row("long", "abcdefghijklmnopqrstuvwxyz", a.path, 1.0), "26 tokens (char) need 26 frames"),
-        "repeats": (Row("repeats", "aaaaaaaaaaaaaaa", a.path, 1.0), "need 29 frames, the audio has 25 after"),
+        "repeats": (Row("repeats", "aaaaaaaaaaaaaaa", a.path, 1.0), "need 29 frames, the audio has 24 after"),
         "beyond": (Row("beyond", "x", a.path, 1.0, None, 8000, 9000), "samples 8000 to 17000"),
         "hurried": (Row("hurried", "x", a.path, 0.5), "1.00 s of audio, the manifest says 0.50 s"),
         "garbled": (Row("garbled", "fa\ufffdade\x07", a.path, 1.0), "not text: U+0007, U+FFFD"),
@@ -166,19 +168,31 @@ def test_a_row_with_two_faults_is_told_both(tmp_path):
 
 
 def test_fit_depends_on_tokens_subsampling_and_speed(tmp_path):
-    rows = [Row("u", "abcdefghij klmnopqrstuvw", write(tmp_path / "a.wav", noise(1.0)), 1.0)]  # 24 tokens
-    out = tmp_path / "out"
-    prepare_manifest(rows, out, "x")
-    with pytest.raises(PreparationError, match=re.escape("u_sp1.1: the transcript is too long")):
-        prepare_manifest(rows, out, "x", speeds=(1.0, 1.1))
-    with pytest.raises(PreparationError, match="need 24 frames, the audio has 20 after 5x subsampling"):
-        prepare_manifest(rows, out, "x", subsampling=5)
-    prepare_manifest(rows, out, "x", subsampling=5, tokens=TokenConfig(kind="word"))
-    bpe = Tokenizer.train(["abcdefghij klmnopqrstuvw"] * 10, TokenConfig(kind="bpe", size=40))
-    prepare_manifest(rows, out, "x", subsampling=5, tokens=bpe)
-    summary = prepare_manifest(rows, out, "x", speeds=(1.0, 1.1), skip_bad=True)
+    path, out = write(tmp_path / "a.wav", noise(1.0)), tmp_path / "out"
+    just = [Row("just", "abcdefghij klmnopqrstuvw", path, 1.0)]  # 24 characters, 24 frames
+    prepare_manifest(just, out, "x")
+    with pytest.raises(PreparationError, match=re.escape("just_sp1.1: the transcript is too long")):
+        prepare_manifest(just, out, "x", speeds=(1.0, 1.1))
+    summary = prepare_manifest(just, out, "x", speeds=(1.0, 1.1), skip_bad=True)
     assert summary.utterances == 1
-    assert [problem.id for problem in summary.skipped] == ["u_sp1.1"]
+    assert [problem.id for problem in summary.skipped] == ["just_sp1.1"]
+    more = [Row("more", "abcdefghij klmnopqrstuvwx", path, 1.0)]
+    with pytest.raises(PreparationError, match="need 25 frames, the audio has 24 after 4x subsampling"):
+        prepare_manifest(more, out, "x")
+    prepare_manifest(more, out, "x", subsampling=2)
+    prepare_manifest(more, out, "x", tokens=TokenConfig(kind="word"))
+    prepare_manifest(
+        more, out, "x", tokens=Tokenizer.train([more[0].text] * 9, TokenConfig(kind="bpe", size=40))
+    )
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_subsampling_is_the_encoders(factor):
+    from brctc.models import subsampled_lengths
+
+    frames = torch.arange(200)
+    expected = subsampled_lengths(frames, factor).clamp(min=0)
+    assert [subsampled(n, factor) for n in frames.tolist()] == expected.tolist()
 
 
 def test_nothing_to_prepare(tmp_path):

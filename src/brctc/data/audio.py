@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
-import scipy.signal
 import soundfile
 
 _log = logging.getLogger("brctc.data")
@@ -95,8 +94,10 @@ def change_speed(samples: np.ndarray, speed: float) -> np.ndarray:
 
 
 def _resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
+    from scipy.signal import resample_poly  # its import takes longer than most files do
+
     common = math.gcd(given, wanted)
-    return scipy.signal.resample_poly(samples, wanted // common, given // common).astype(np.float32)
+    return resample_poly(samples, wanted // common, given // common).astype(np.float32)
 
 
 @functools.cache

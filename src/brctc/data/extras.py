@@ -1,9 +1,16 @@
-"""The door of the toolkit: says which extra is missing before anything fails to import."""
+"""The door of the toolkit: names the extra that is missing, before an import fails somewhere inside."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 NEEDED = ("kaldi_native_fbank", "lhotse", "pydantic", "scipy", "sentencepiece", "sklearn", "soundfile")
 
-missing = [name for name in NEEDED if find_spec(name) is None]
-if missing:
-    raise ImportError(f"brctc.data needs {', '.join(missing)}: pip install 'brctc[asr]'")
+
+def check(modules: Iterable[str]) -> None:
+    """Raises an ImportError if a module is not installed."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"brctc.data needs {', '.join(missing)}: pip install 'brctc[asr]'")
+
+
+check(NEEDED)

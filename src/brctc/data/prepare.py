@@ -46,7 +46,7 @@ def prepare_manifest(
         features: what the features are; the defaults are the paper's.
         tokens: what a transcript is counted in, to see whether it fits into its frames: characters,
             unless told. Where there is a tokenizer of the training split, give that.
-        subsampling: how many frames the encoder makes one of.
+        subsampling: the encoder's; frames behind it are what a transcript must fit into.
         speeds: the speeds each utterance is stored at; ids at other speeds than 1 end in "_sp0.9".
         skip_bad: leave bad rows out and list them in the summary.
     """
@@ -136,7 +136,7 @@ def length_problem(text: str, frames: int, tokenizer: Tokenizer, subsampling: in
     if frames == 0:
         return "the audio is too short for one frame"
     ids = tokenizer.encode(text)
-    given = frames // subsampling
+    given = subsampled(frames, subsampling)
     if 2 * len(ids) <= given:  # enough whatever repeats there are
         return None
     infeasible = check_feasible(torch.tensor([ids]), [given], [len(ids)])
@@ -146,6 +146,11 @@ def length_problem(text: str, frames: int, tokenizer: Tokenizer, subsampling: in
         f"the transcript is too long: its {len(ids)} tokens ({tokenizer.kind}) need "
         f"{infeasible[0].frames_needed} frames, the audio has {given} after {subsampling}x subsampling"
     )
+
+
+def subsampled(frames: int, factor: int) -> int:
+    """Frames behind the encoder's convolutions: `brctc.models.subsampled_lengths`, a layer above this one."""
+    return frames if factor == 1 else max(0, (frames - 7) // factor + 1)
 
 
 def read_by_file(rows: Sequence[Row]) -> Iterator[tuple[Row, Audio | AudioError]]:

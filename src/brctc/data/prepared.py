@@ -58,8 +58,10 @@ class Summary:
     def __str__(self) -> str:
         text = (
             f"{self.split}: {self.utterances} utterances, {self.duration_s / 3600:.2f} h, "
-            f"{self.num_frames} frames, {self.words} words, {self.speakers} speakers"
+            f"{self.num_frames} frames, {self.words} words"
         )
+        if self.speakers:
+            text += f", {self.speakers} speaker" + "s" * (self.speakers > 1)
         if self.resampled:
             text += f"; resampled from {', '.join(map(str, self.resampled))} Hz"
         if self.skipped:
