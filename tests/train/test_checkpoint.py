@@ -2,10 +2,7 @@
 
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
+import random
 import time
 
 import pytest
@@ -25,6 +22,7 @@ from brctc.train.checkpoint import (
     save_checkpoint,
 )
 from brctc.train.files import remove_unfinished, write_text
+from tests.train.children import start_writing
 
 
 def example(value=1.0, regular=True, **state):
@@ -176,55 +174,30 @@ def test_optimiser_round_trip():
     assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
 
 
-WRITER = """
-import sys, torch
-from pathlib import Path
-from brctc.train.checkpoint import Checkpoint, checkpoint_path, save_checkpoint
-if len(sys.argv) > 2:
-    import resource
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-model = {"weight": torch.arange(500_000.0)}
-print("ready", flush=True)
-for step in range(1, 10_000):
-    model["weight"][0] = step
-    path = checkpoint_path(Path(sys.argv[1]), 0, step)
-    checkpoint = Checkpoint(model, {"weight/m": model["weight"] * 2}, {"regular": True, "step": step})
-    save_checkpoint(path, checkpoint)
-"""
-
-
-@pytest.mark.slow
 def test_killed_while_writing(tmp_path):
     """Killed at any moment, what has a checkpoint's name is whole."""
-    for delay in (0.005, 0.02, 0.05, 0.1, 0.17):
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
-        )
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(delay)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        for path in list_checkpoints(tmp_path / "run"):
+    for attempt in range(8):
+        folder = tmp_path / str(attempt)
+        writer = start_writing(folder)
+        while not folder.exists():
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.1))
+        writer.kill()
+        writer.join()
+        for path in list_checkpoints(folder):
             loaded = load_checkpoint(path)
             assert loaded.model["weight"][0] == loaded.state["step"] == int(path.name[-7:])
-        if (tmp_path / "run").exists():
-            remove_unfinished(tmp_path / "run")
-            assert not list((tmp_path / "run").glob(".*"))
+        remove_unfinished(folder)
+        assert not list(folder.glob(".*"))
 
 
 def test_full_disk(tmp_path):
     """A file that cannot be written to its end leaves nothing behind, and says so."""
-    result = subprocess.run(
-        [sys.executable, "-c", WRITER, str(tmp_path / "run"), "1000000"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "could not write the checkpoint" in result.stderr
-    assert "stage-0-step-0000001" in result.stderr
+    writer = start_writing(tmp_path / "run", largest_file=1_000_000)
+    writer.join()
+    error = (tmp_path / "error").read_text()
+    assert "could not write the checkpoint" in error
+    assert "stage-0-step-0000001" in error
     assert list((tmp_path / "run").iterdir()) == []
 
 

@@ -32,24 +32,22 @@ def tiny_recipe(folder: Path, **changes) -> Recipe:
         "model": {"encoder": ENCODER},
         "optimiser": {"peak_rate": 2e-3, "warmup_steps": 3},
         "batch_s": 6.0,
-        "stages": [
-            {
-                "name": "early",
+        "stages": {
+            "first": {
                 "steps": 12,
                 "weights": {"inter": 0.5, "ctc": 1.0},
                 "inter_risk": RISK,
                 "final_risk": RISK,
                 "curriculum": {"max_labels": 2, "only_steps": 3, "share": 0.25},
             },
-            {
-                "name": "trimmed",
+            "second": {
                 "steps": 8,
                 "inherit": "whole",
                 "weights": {"inter": 0.5, "ctc": 1.0},
                 "inter_risk": {"kind": "early-finish", "factor": 5},
                 "trim": {},
             },
-        ],
+        },
         "checkpoints": {"every_steps": 3, "keep": 3, "average": 2},
         "monitor": {"dev_utterances": 4, "tensorboard": False},
     }

@@ -26,6 +26,7 @@ from brctc.train.recipe import RecipeError, load_recipe, parse_recipe
 from brctc.train.run import Interrupted, NonFiniteError
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
 from brctc.train.stages import train
+from brctc.train.timing import loss_seconds, step_shares
 
 __all__ = [
     "Checkpoint",
@@ -47,6 +48,7 @@ __all__ = [
     "latest_checkpoint",
     "learning_rate",
     "list_checkpoints",
+    "loss_seconds",
     "load_checkpoint",
     "load_recipe",
     "parse_recipe",
@@ -54,5 +56,6 @@ __all__ = [
     "risk_at",
     "risk_factor",
     "save_checkpoint",
+    "step_shares",
     "train",
 ]

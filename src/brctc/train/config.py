@@ -165,7 +165,6 @@ class CurriculumConfig(Config):
 class Stage(Config):
     """A part of the training with one objective."""
 
-    name: str
     epochs: Count | None = None
     steps: Count | None = None
     inherit: Literal["whole", "encoder"] | None = None
@@ -246,29 +245,25 @@ class Recipe(Config):
     """Seconds of a batch, its padding included, over all processes and parts together."""
     seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["float32", "bf16"] = "float32"
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    stages: Annotated[dict[str, Stage], Field(min_length=1)]
+    """By name, in the order in which they are trained."""
     checkpoints: CheckpointConfig
     monitor: MonitorConfig = MonitorConfig()
     decode: DecodeConfig = DecodeConfig()
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Recipe":
-        names = [stage.name for stage in self.stages]
-        for i, stage in enumerate(self.stages):
-            if stage.name in names[:i]:
-                raise KeyedError(f"stages.{i}.name", f"{stage.name!r} is the name of an earlier stage too")
+        for i, (name, stage) in enumerate(self.stages.items()):
             if i == 0 and stage.inherit is not None:
-                raise KeyedError("stages.0.inherit", "the first stage has nothing to inherit")
+                raise KeyedError(f"stages.{name}.inherit", "the first stage has nothing to inherit")
             if i > 0 and stage.inherit is None:
-                raise KeyedError(f"stages.{i}.inherit", "a later stage inherits: whole or encoder")
-            for decoder in ("attention", "transducer"):
-                if getattr(stage.weights, decoder) > 0 and getattr(self.model, decoder) is None:
-                    key = f"stages.{i}.weights.{decoder}"
-                    raise KeyedError(key, f"counts a decoder that there is not: model.{decoder} is missing")
+                raise KeyedError(f"stages.{name}.inherit", "a later stage inherits: whole or encoder")
         for decoder in ("attention", "transducer"):
-            if getattr(self.model, decoder) is not None and not any(
-                getattr(stage.weights, decoder) for stage in self.stages
-            ):
+            trained = [name for name, stage in self.stages.items() if getattr(stage.weights, decoder) > 0]
+            if trained and getattr(self.model, decoder) is None:
+                key = f"stages.{trained[0]}.weights.{decoder}"
+                raise KeyedError(key, f"counts a decoder that there is not: model.{decoder} is missing")
+            if not trained and getattr(self.model, decoder) is not None:
                 raise KeyedError(f"model.{decoder}", f"no stage trains it: weights.{decoder} is 0 everywhere")
         self._check_features()
         self._check_decoding()
@@ -281,7 +276,7 @@ class Recipe(Config):
             raise KeyedError("features", "missing; audio needs them")
 
     def _check_decoding(self) -> None:
-        last, method = self.stages[-1].weights, self.decode.method.partition("-")[0]
+        last, method = list(self.stages.values())[-1].weights, self.decode.method.partition("-")[0]
         if method in ("attention", "transducer") and getattr(last, method) == 0:
             raise KeyedError("decode.method", f"the last stage does not train the decoder of {method!r}")
         if method == "ctc" and last.ctc * (1 - last.inter) == 0:

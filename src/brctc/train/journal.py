@@ -25,9 +25,10 @@ METRICS, LOG, TENSORBOARD = "metrics.jsonl", "train.log", "tensorboard"
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, every step once; a last line that is not whole is left out.
 
-    A line of a step: step (of the whole run, from 1), stage, epoch, loss and its parts, rate,
-    inter_factor and final_factor (the risk's), gradient_norm, frames, utterances, and seconds: {data,
-    forward, backward, optimiser}. A line with dev_error belongs to a checkpoint.
+    A step's line: step (of the whole run, from 1), stage, epoch, loss and its parts, rate, inter_risk
+    and final_risk (the factors), gradient_norm, frames, utterances, and seconds: {data, forward,
+    backward, optimiser}. A checkpoint's: step, stage, dev_error, dev_inter_error, dev_factor. At the
+    end of a stage: step, stage, and loss_seconds: {ctc, trim, step}.
     """
     path = Path(run_dir) / METRICS
     if not path.exists():
@@ -113,6 +114,11 @@ class Journal:
         self._write(record)
         self._dev = f"dev error {record['dev_error']:.2%}  "
         self._progress.update(self._tasks[record["stage"]], dev=self._dev)
+
+    def timing(self, record: Mapping[str, Any]) -> None:
+        """A line about the speed of a stage."""
+        if self._dir is not None:
+            self._write(record)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         self._metrics.write(json.dumps(record) + "\n")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from brctc.data import Batch
 from brctc.models import Objective, System
 from brctc.train.checkpoint import (
     Checkpoint,
@@ -28,6 +29,7 @@ from brctc.train.run import Interrupted, Moment, NonFiniteError, Run
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
 from brctc.train.snapshot import write_snapshot
 from brctc.train.stream import BatchStream, PlannedBatch, Position, derive_seed
+from brctc.train.timing import loss_seconds
 
 
 @dataclass
@@ -51,14 +53,14 @@ class StageLoop:
     ) -> None:
         self.run, self.system, self.moment = run, system, moment
         self.recipe = run.recipe
-        self.stage = run.recipe.stages[moment.stage]
+        self.name, self.stage = list(run.recipe.stages.items())[moment.stage]
         self.settings = run.recipe.optimiser_of(self.stage)
         named = [(name, p) for name, p in system.named_parameters() if p.requires_grad]
-        self.names = [name for name, _ in named]
+        self.parameter_names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.optimiser = torch.optim.Adam(self.parameters, betas=self.settings.betas, fused=True)
         if optimiser_state is not None:
-            load_optimiser(self.optimiser, self.names, optimiser_state)
+            load_optimiser(self.optimiser, self.parameter_names, optimiser_state)
         self.stream = BatchStream(
             run.train.utterances,
             run.num_labels,
@@ -69,12 +71,14 @@ class StageLoop:
         self.total = self.stage.steps or (self.stage.epochs or 0) * self.stream.epoch_steps()
         count = run.processes.count
         self.num_parts = math.ceil(self.settings.accumulate / count) * count
+        self.refused = ""  # what a loss has said of scores that it could not take
 
     def __call__(self) -> Moment:
         """Runs the stage to its end."""
         run = self.run
-        run.journal.begin(self.stage.name, self.moment.position.step, self.total)
+        run.journal.begin(self.name, self.moment.position.step, self.total)
         batches = load_ahead(self._planned(), self._load)
+        parts: Parts = {}
         try:
             while not self.moment.finished:
                 self._snapshot()
@@ -97,12 +101,14 @@ class StageLoop:
                 if stop:
                     raise Interrupted(
                         f"stopped by a signal after step {self.moment.position.step} of stage "
-                        f"{self.stage.name!r}; a checkpoint is written, resume continues from it"
+                        f"{self.name!r}; a checkpoint is written, resume continues from it"
                     )
         finally:
             batches.close()
         if self.moment.stage + 1 == len(self.recipe.stages):
             self._snapshot()
+        if parts:
+            self._time_losses(next(iter(parts.values())))
         return self.moment
 
     def _step(self, planned: PlannedBatch, parts: Parts, seconds: Seconds) -> bool:
@@ -115,20 +121,13 @@ class StageLoop:
         self.system.train()
         self.optimiser.zero_grad(set_to_none=True)
         for part, batch in parts.items():
-            clock = time.perf_counter()
             # not of the process: a part's dropout is the same wherever it is computed
             torch.manual_seed(derive_seed(self.recipe.seed, "step", self.moment.stage, step, part))
-            half = self.recipe.precision == "bf16"
-            with torch.autocast(processes.device.type, torch.bfloat16, enabled=half):
-                losses = self.system(to_device(batch, processes.device), objective)
             share = len(batch.ids) / len(planned.indices)  # losses are means over utterances
-            part_losses[part] = losses["loss"].item()
+            losses = self._differentiate(to_device(batch, processes.device), objective, share, seconds)
+            part_losses[part] = losses["loss"]
             for name in names:
-                sums[name] += share * losses[name].item()
-            seconds.forward += time.perf_counter() - clock
-            clock = time.perf_counter()
-            (share * losses["loss"]).backward()
-            seconds.backward += time.perf_counter() - clock
+                sums[name] += share * losses.get(name, math.nan)
         clock = time.perf_counter()
         processes.sum_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm).item()
@@ -144,7 +143,7 @@ class StageLoop:
         self.run.journal.step(
             {
                 "step": self.moment.done + 1,
-                "stage": self.stage.name,
+                "stage": self.name,
                 "epoch": self.moment.position.epoch,
                 **sums,
                 "rate": rate,
@@ -157,6 +156,25 @@ class StageLoop:
             }
         )
         return stop > 0
+
+    def _differentiate(
+        self, batch: Batch, objective: Objective, share: float, seconds: Seconds
+    ) -> dict[str, float]:
+        """Adds the gradient of a part, by its share of the batch; returns its losses."""
+        clock = time.perf_counter()
+        device = self.run.processes.device
+        try:
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
+                losses = self.system(batch, objective)
+        except ValueError as error:  # a loss refuses NaN and names its place
+            self.refused = f" ({error})"
+            return {"loss": math.nan}
+        values = {name: value.item() for name, value in losses.items()}
+        seconds.forward += time.perf_counter() - clock
+        clock = time.perf_counter()
+        (share * losses["loss"]).backward()
+        seconds.backward += time.perf_counter() - clock
+        return values
 
     def _objective(self, step: int) -> Objective:
         stage = self.stage
@@ -205,13 +223,13 @@ class StageLoop:
         if self.recipe.monitor.dev_utterances == 0:
             return
         found = evaluate(self.system, run.dev, run.tokenizer, self.recipe, self.stage.trim, run.processes)
-        run.journal.dev({"step": self.moment.done, "stage": self.stage.name, **found})
+        run.journal.dev({"step": self.moment.done, "stage": self.name, **found})
 
     def _save(self, regular: bool) -> None:
         if not self.run.processes.first:
             return
         path = checkpoint_path(self.run.checkpoints, self.moment.stage, self.moment.position.step)
-        tensors = optimiser_tensors(self.optimiser, self.names)
+        tensors = optimiser_tensors(self.optimiser, self.parameter_names)
         state = self.moment.to_state(regular)
         save_checkpoint(path, Checkpoint(self.system.state_dict(), tensors, state))
         prune_checkpoints(self.run.checkpoints, self.recipe.checkpoints.keep)
@@ -231,11 +249,21 @@ class StageLoop:
             risk_at(self.stage.inter_risk, step),
             {
                 "step": self.moment.done,
-                "stage": self.stage.name,
+                "stage": self.name,
                 "risk": self.stage.inter_risk.kind,
                 "factor": risk_factor(self.stage.inter_risk.factor, step),
             },
         )
+
+    def _time_losses(self, batch: Batch) -> None:
+        """Notes how much of a step the CTC losses and the trimming are, on the stage's last batch."""
+        objective = self._objective(self.moment.position.step)
+        found = loss_seconds(self.system, to_device(batch, self.run.processes.device), objective)
+        self.run.journal.note(
+            f"losses and trimming: {(found['ctc'] + found['trim']) / found['step']:.2%} of a step "
+            f"({found['ctc'] * 1e3:.2f} + {found['trim'] * 1e3:.2f} of {found['step'] * 1e3:.1f} ms)"
+        )
+        self.run.journal.timing({"step": self.moment.done, "stage": self.name, "loss_seconds": found})
 
     def _stop_non_finite(self, planned: PlannedBatch, part_losses: list[float], norm: float) -> None:
         """Saves the ids of the parts whose loss is not finite; of all, if only the gradient is not."""
@@ -244,12 +272,12 @@ class StageLoop:
         indices = [j for part in parts for j in split_batch(planned.indices, part, self.num_parts)]
         ids = [self.run.train.utterances[i].id for i in indices]
         step = self.moment.position.step + 1
-        found = f"loss is {part_losses[wrong[0]]}" if wrong else f"norm of the gradient is {norm}"
+        found = f"loss is {part_losses[wrong[0]]}{self.refused}" if wrong else f"gradient's norm is {norm}"
         path = self.run.directory / f"non-finite-stage-{self.moment.stage}-step-{step:07d}.json"
         if self.run.processes.first:
-            write_json(path, {"stage": self.stage.name, "step": step, "found": found, "ids": ids})
+            write_json(path, {"stage": self.name, "step": step, "found": found, "ids": ids})
         named = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
         raise NonFiniteError(
-            f"step {step} of stage {self.stage.name!r}: the {found}; the {len(ids)} utterances of the "
+            f"step {step} of stage {self.name!r}: the {found}; the {len(ids)} utterances of the "
             f"batch are in {path}: {named}"
         )

@@ -22,7 +22,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
     `base: other.yaml` in the file, seen from where it lies, gives the values that it does not: sections
     are merged key by key, lists replaced. Overrides come last: {"optimiser.peak_rate": 1e-3,
-    "stages.0.steps": 50}. Unknown keys and impossible combinations are refused.
+    "stages.first.steps": 50}. Unknown keys and impossible combinations are refused.
     """
     path = Path(path)
     content = _read_with_bases(path, ())
@@ -104,27 +104,15 @@ def _merge(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _override(content: dict[str, Any], key: str, value: Any) -> None:
-    place: Any = content
+    place = content
     *sections, last = key.split(".")
     for i, section in enumerate(sections):
-        if isinstance(place, list):
-            place = place[_index(place, section, key)]
-        else:
-            if place.get(section) is None:
-                place[section] = {}
-            place = place[section]
-        if not isinstance(place, dict | list):
+        if place.get(section) is None:
+            place[section] = {}
+        place = place[section]
+        if not isinstance(place, dict):
             raise RecipeError(f"{key}: {'.'.join(sections[: i + 1])} is a value, not a section")
-    if isinstance(place, list):
-        place[_index(place, last, key)] = value
-    else:
-        place[last] = value
-
-
-def _index(items: list[Any], section: str, key: str) -> int:
-    if not section.isdecimal() or int(section) >= len(items):
-        raise RecipeError(f"{key}: {section} is not one of 0 to {len(items) - 1}")
-    return int(section)
+    place[last] = value
 
 
 def _describe_all(error: ValidationError, model: type[BaseModel], prefix: tuple[str | int, ...]) -> list[str]:
@@ -175,9 +163,12 @@ def _suggest(model: type[BaseModel], prefix: tuple[str | int, ...], location: tu
 
 
 def _section(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
-    for name in location:
-        if isinstance(name, str) and name in model.model_fields:
-            model = _inner_models(model.model_fields[name].annotation)[0]
+    names = iter(location)
+    for name in names:
+        annotation = model.model_fields[str(name)].annotation
+        model = _inner_models(annotation)[0]
+        if typing.get_origin(annotation) is dict:
+            next(names)  # the name of a stage
     return model
 
 
@@ -185,8 +176,8 @@ def _all_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield prefix + name
         for inner in _inner_models(field.annotation):
-            listed = typing.get_origin(field.annotation) is tuple
-            yield from _all_keys(inner, f"{prefix}{name}.{'0.' if listed else ''}")
+            named = typing.get_origin(field.annotation) is dict
+            yield from _all_keys(inner, f"{prefix}{name}.{'<name>.' if named else ''}")
 
 
 def _inner_models(annotation: Any) -> list[type[BaseModel]]:

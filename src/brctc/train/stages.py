@@ -87,16 +87,17 @@ def train(
             journal.note(f"resumed from {path.name}")
         elif recipe.model.normalisation == "global":
             system.set_statistics(*feature_statistics(train_split))
+        stages = list(recipe.stages.values())
         while True:
             if not moment.finished:
                 journal.note(_describe_stage(run, moment, system))
                 group.copy_from_first([*system.parameters(), *system.buffers()])
                 moment = StageLoop(run, system, moment, optimiser_state)()
-            if moment.stage + 1 == len(recipe.stages):
+            if moment.stage + 1 == len(stages):
                 break
             moment = Moment(stage=moment.stage + 1, done=moment.done, seconds=moment.seconds)
             before, system, optimiser_state = system, _system(run, moment.stage), None
-            inherit(system, before, recipe.stages[moment.stage].inherit or "whole")
+            inherit(system, before, stages[moment.stage].inherit or "whole")
         if group.first:
             _write_model(run, moment)
         group.wait()
@@ -119,7 +120,8 @@ def _system(run: Run, stage: int) -> System:
     """A fresh system for a stage, the same whenever it is made."""
     recipe = run.recipe
     torch.manual_seed(derive_seed(recipe.seed, "weights", stage))
-    system = System(recipe.system_of(recipe.stages[stage]), run.train.feature_dim, run.tokenizer.size)
+    config = recipe.system_of(list(recipe.stages.values())[stage])
+    system = System(config, run.train.feature_dim, run.tokenizer.size)
     return system.to(run.processes.device)
 
 
@@ -131,9 +133,9 @@ def _load_weights(system: System, weights: dict[str, torch.Tensor], path: Path) 
 
 
 def _describe_stage(run: Run, moment: Moment, system: System) -> str:
-    stage = run.recipe.stages[moment.stage]
+    name = list(run.recipe.stages)[moment.stage]
     return (
-        f"stage {stage.name} ({moment.stage + 1} of {len(run.recipe.stages)}), from step "
+        f"stage {name} ({moment.stage + 1} of {len(run.recipe.stages)}), from step "
         f"{moment.position.step}: {count_parameters(system):,} parameters, "
         f"{len(run.train.utterances)} utterances, {run.processes.count} processes of "
         f"{torch.get_num_threads()} threads on {run.processes.device}"
@@ -142,7 +144,7 @@ def _describe_stage(run: Run, moment: Moment, system: System) -> str:
 
 def _write_model(run: Run, moment: Moment) -> None:
     """The mean of the last stage's last checkpoints, with all that decoding needs."""
-    stage = run.recipe.stages[-1]
+    name, stage = list(run.recipe.stages.items())[-1]
     paths = [
         path
         for path in list_checkpoints(run.checkpoints)
@@ -154,7 +156,7 @@ def _write_model(run: Run, moment: Moment) -> None:
     factor = risk_factor(stage.inter_risk.factor, moment.position.step)
     description = {
         "risk": {"kind": stage.inter_risk.kind, "factor": factor},
-        "stage": stage.name,
+        "stage": name,
         "steps": moment.done,
         "seconds": round(moment.seconds, 1),
         "averaged": [path.name for path in averaged],
@@ -185,8 +187,9 @@ def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
     if not resume:
         raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
     other = json.loads(path.read_text(encoding="utf-8"))
-    if other != content:
-        key, before, now = next(differences(other, content))
+    if json.dumps(other) != json.dumps(content):  # the order of stages counts too
+        order = ("the order of stages", list(other["stages"]), list(content["stages"]))
+        key, before, now = next(differences(other, content), order)
         raise RecipeError(f"{run_dir} was begun with another recipe: {key} was {before!r}, now it is {now!r}")
 
 

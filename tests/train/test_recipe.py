@@ -1,0 +1,203 @@
+"""Recipes: what is wrong is refused before anything runs, by the name of its key."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from brctc.train import Recipe, RecipeError, load_recipe, parse_recipe
+from tests.train.tiny import ATTENTION, TRANSDUCER, tiny_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.fixture
+def content(tmp_path):
+    return tiny_recipe(tmp_path).model_dump(mode="json")
+
+
+def changed(content, key, value):
+    """The content with one value changed; `...` removes it."""
+    *sections, last = (int(part) if part.isdecimal() else part for part in key.split("."))
+    place = content
+    for section in sections:
+        if place[section] is None:
+            place[section] = {}
+        place = place[section]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+ONE_DECODER = {"attention": ATTENTION}
+
+REFUSED = [
+    # the key, its value, and what the message says
+    ("optimiser.peak_lr", 1, "optimiser.peak_lr: unknown key; did you mean optimiser.peak_rate?"),
+    ("stages.second.inter_risk.factr", 1, "unknown key; did you mean stages.second.inter_risk.factor?"),
+    ("warmup_steps", 5, "warmup_steps: unknown key; did you mean optimiser.warmup_steps?"),
+    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: subsampling, "),
+    ("corpus.options.train_string", 5, "did you mean corpus.options.train_strings?"),
+    ("corpus.options.train_strings", 0, "corpus.options.train_strings: input should be greater than"),
+    ("corpus.options.features", {}, "corpus.options: features have a section of their own"),
+    ("corpus.name", "handwritting", "did you mean 'handwriting'?"),
+    ("corpus.name", None, "corpus.options.train_strings: unknown key"),
+    ("corpus.manifests", {"train": "a", "dev": "b"}, "corpus.name: say either the name .* or your own"),
+    ("corpus.manifests", {"trian": "a"}, "corpus.manifests.trian"),
+    ("features", {}, "features: handwriting has none but its pixels"),
+    ("batch_s", ..., "batch_s: missing"),
+    ("batch_s", "many", "batch_s: .*number.*got 'many'"),
+    ("batch_s", float("inf"), "batch_s: .*finite"),
+    ("precision", "bf-16", "precision: expected 'float32' or 'bf16'; did you mean 'bf16'?"),
+    ("optimiser.hold", 0.5, "optimiser.hold: the schedule inverse-sqrt has none"),
+    ("optimiser.schedule", "hold-cosine", "optimiser.hold: the schedule hold-cosine needs it"),
+    ("stages", {}, "stages: .*at least 1 item"),
+    ("stages.first.epochs", 3, "stages.first.steps: a stage lasts so many steps or so many epochs"),
+    ("stages.first.steps", None, "stages.first.steps: a stage lasts so many steps or so many epochs"),
+    ("stages.first.inherit", "whole", "stages.first.inherit: the first stage has nothing to inherit"),
+    ("stages.second.inherit", None, "stages.second.inherit: a later stage inherits"),
+    ("stages.first.weights.attention", 0.7, "stages.first.weights.attention: .*model.attention is missing"),
+    ("stages.first.weights.transducer", 1, "stages.first.weights.transducer: .*model.transducer is missing"),
+    ("model.attention", ATTENTION, "model.attention: no stage trains it"),
+    ("model.transducer", TRANSDUCER, "model.transducer: no stage trains it"),
+    ("stages.second.weights", {"inter": 0, "ctc": 1}, "stages.second.inter_risk: has no effect"),
+    ("stages.first.weights", {"inter": 1, "ctc": 1}, "stages.first.final_risk: has no effect"),
+    ("stages.first.inter_risk", {"kind": "none", "factor": 3}, 'inter_risk.factor: a risk of kind "none"'),
+    ("stages.first.inter_risk", {"kind": "early-finish"}, "inter_risk.factor: .*needs a factor above 0"),
+    ("stages.first.inter_risk.kind", "early-finnish", "did you mean 'early-finish'?"),
+    ("stages.first.inter_risk.factor", [[0, 1], [0, 2]], "inter_risk.factor: .*must rise, but 0 follows 0"),
+    (
+        "stages.first.inter_risk.factor",
+        [[0.5, 1]],
+        "the step of the point .* whole number",
+    ),
+    ("stages.first.inter_risk.factor", [3], "inter_risk.factor: .*got the point 3"),
+    ("stages.first.inter_risk.factor", [], "inter_risk.factor: .*got an empty list"),
+    ("stages.first.inter_risk.factor", -1, "inter_risk.factor: expected a finite number from 0"),
+    ("stages.first.trim", {"threshold": 2}, "stages.first.trim.threshold: input should be less than 1"),
+    ("stages.first.curriculum.share", 1.5, "stages.first.curriculum.share: "),
+    ("checkpoints.average", 4, "checkpoints.average: 4 are to be averaged, but keep is 3"),
+    ("checkpoints.every_epochs", 1, "checkpoints.every_steps: say either every_steps or every_epochs"),
+    ("decode.method", "transducer", "decode.method: the last stage does not train the decoder"),
+    ("decode.method", "attention", "decode.method: the last stage does not train the decoder"),
+    ("tokens", {"kind": "bpe"}, 'tokens: kind "bpe" needs a size'),
+    ("model.encoder.heads", 3, "model.encoder: dim is 16, expected an even number that 3 heads divide"),
+    ("seed", -1, "seed: "),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), REFUSED)
+def test_refusals(content, key, value, message):
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(changed(content, key, value), "my.yaml")
+
+
+def test_trimming_without_an_intermediate_ctc(content):
+    del content["stages"]["second"]["inter_risk"]
+    content["stages"]["second"]["weights"] = {"inter": 0, "ctc": 1}
+    with pytest.raises(RecipeError, match=r"stages.second.trim: needs a trained intermediate CTC"):
+        parse_recipe(content)
+
+
+def test_greedy_decoding_without_a_final_ctc(content):
+    content["stages"]["second"]["weights"] = {"inter": 1, "ctc": 1}
+    with pytest.raises(RecipeError, match=r"decode.method: the last stage does not train the final CTC"):
+        parse_recipe(content)
+
+
+def test_nothing_to_train(content):
+    for risk in ("inter_risk", "final_risk"):
+        del content["stages"]["first"][risk]
+    content["stages"]["first"]["weights"] = {"ctc": 0}
+    with pytest.raises(RecipeError, match=r"stages.first.weights: all are 0"):
+        parse_recipe(content)
+
+
+def test_all_problems_at_once(content):
+    content["optimiser"]["peak_lr"] = content["optimiser"].pop("peak_rate")
+    content["batch_s"] = -1
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(content, "my.yaml")
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("my.yaml: ") for line in lines)
+    assert [line.split(": ")[1] for line in lines] == [
+        "optimiser.peak_rate",
+        "optimiser.peak_lr",
+        "batch_s",
+    ]
+
+
+def test_resolved_recipe_is_plain_and_complete(content):
+    assert parse_recipe(json.loads(json.dumps(content))).model_dump(mode="json") == content
+    assert content["corpus"]["options"]["stretch"] == 2  # a default that was not written down
+
+
+def test_file_with_base_and_overrides(tmp_path, content):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "middle.yaml").write_text("base: base.yaml\noptimiser: {warmup_steps: 7}\n")
+    path = tmp_path / "child.yaml"
+    path.write_text("base: middle.yaml\noptimiser: {peak_rate: 3e-4}\naugment: null\n")
+    recipe = load_recipe(path, {"stages.second.steps": 5, "model.encoder.dropout": "0.2"})
+    assert (recipe.optimiser.peak_rate, recipe.optimiser.warmup_steps) == (3e-4, 7)
+    assert recipe.augment is None
+    assert [stage.steps for stage in recipe.stages.values()] == [12, 5]
+    assert recipe.model.encoder.dropout == 0.2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ({"stages.third.steps": 5}, "stages.third.weights: missing"),
+        ({"batch_s.x": 5}, "batch_s.x: batch_s is a value, not a section"),
+        ({"optimizer.peak_rate": 5}, "optimizer: unknown key; did you mean optimiser?"),
+    ],
+)
+def test_wrong_overrides(tmp_path, content, override, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path, override)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: loop.yaml", "builds on itself"),
+        ("base: missing.yaml", "there is no recipe .*missing.yaml"),
+        ("base: 3", "base: expected the name of a recipe"),
+        ("[1, 2]", "is not a recipe: it holds list"),
+        ("a: [1", "is not YAML"),
+        ("seed: 1\nseed: 2", "line 2: seed is written twice"),
+        ("", "is not a recipe: it holds NoneType"),
+    ],
+)
+def test_files_that_are_no_recipes(tmp_path, text, message):
+    path = tmp_path / "loop.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path)
+
+
+def test_stages_have_the_decoders_that_count(tmp_path):
+    weights = [{"ctc": 0.3, "attention": 0.7}, {"ctc": 0.5, "transducer": 1.0}]
+    stages = {
+        name: {"steps": 1, "inherit": inherit, "weights": weight}
+        for name, inherit, weight in zip("ab", (None, "encoder"), weights, strict=True)
+    }
+    model = {"attention": ATTENTION, "transducer": TRANSDUCER}
+    recipe = tiny_recipe(tmp_path, model=model, stages=stages)
+    first, second = (recipe.system_of(stage) for stage in recipe.stages.values())
+    assert (first.attention is None, first.transducer is None) == (False, True)
+    assert (second.attention is None, second.transducer is None) == (True, False)
+
+
+def all_recipes():
+    return sorted(path.relative_to(RECIPES).as_posix() for path in RECIPES.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", [name for name in all_recipes() if not Path(name).name.startswith("base")])
+def test_shipped_recipes_are_valid(name):
+    assert isinstance(load_recipe(RECIPES / name), Recipe)
