@@ -57,8 +57,8 @@ def test_small_beam_finds_the_best_and_no_more_than_there_is():
     exact = 0
     for seed in range(12):
         system = random_system(4, transducer=True, seed=seed, blank_bias=7.0)
-        encoded = random_encoded(system, [4], seed)
-        expected = all_outputs(system, encoded, longest=5)
+        encoded = random_encoded(system, [3], seed)
+        expected = all_outputs(system, encoded, longest=4)
         best = transducer_beam(system, encoded, beam=5)[0][0]
         assert best.score <= expected[tuple(best.tokens)] + 1e-5
         exact += tuple(best.tokens) == next(iter(expected))

@@ -5,6 +5,7 @@ from brctc.decode.ctc import ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.ctc_prefix import CTCPrefixScorer, PrefixState
 from brctc.decode.hypothesis import Hypothesis
 from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgrid
+from brctc.decode.recognizer import Recognizer
 from brctc.decode.result import Result
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 
@@ -12,6 +13,7 @@ __all__ = [
     "CTCPrefixScorer",
     "Hypothesis",
     "PrefixState",
+    "Recognizer",
     "Result",
     "attention_beam",
     "ctc_frames",

@@ -1,0 +1,189 @@
+"""From a model directory and audio, a manifest's rows or features to text."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from brctc.data import Row
+from brctc.decode.attention_beam import attention_beam
+from brctc.decode.ctc import check_counts, ctc_frames, ctc_greedy, ctc_prefix_beam
+from brctc.decode.hypothesis import Hypothesis
+from brctc.decode.result import Result
+from brctc.decode.sources import Input, Source, read_source
+from brctc.decode.times import token_times, word_times
+from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
+from brctc.models import Encoded, Model, load_model
+from brctc.models.subsampling import WINDOW
+
+Method = Literal["auto", "ctc", "ctc-greedy", "ctc-beam", "attention", "transducer", "transducer-greedy"]
+EARLY_FINISH = (
+    "the model was trained to finish early (EarlyFinish): its spikes are squeezed to the left, they are "
+    "not where the words are spoken"
+)
+NO_ALIGNMENT = "the CTC output has no path that says these tokens"
+NO_CLOCK = "the model takes features that were not made of audio: its frames have no duration"
+NOT_WANTED = "times were not asked for"
+
+
+class Recognizer:
+    """A trained model with the searches that fit it.
+
+    >>> recognizer = Recognizer.from_directory("exp/model")
+    >>> [result.text for result in recognizer.recognize(["a.wav", "b.flac"])]
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        model.system.eval()
+
+    @staticmethod
+    def from_directory(directory: str | Path) -> "Recognizer":
+        """The model that `brctc.models.save_model` wrote there."""
+        return Recognizer(load_model(directory))
+
+    def recognize(
+        self,
+        sources: Sequence[Source],
+        method: Method = "auto",
+        beam: int = 10,
+        ctc_weight: float = 0.5,
+        length_reward: float = 0.0,
+        batch_size: int = 1,
+        times: bool = True,
+        on_result: Callable[[Result], object] | None = None,
+    ) -> list[Result]:
+        """The best hypothesis for each source, in their order.
+
+        method: how to search; "auto" takes the decoder that the model has, or "ctc-greedy", which is
+            "ctc" for short. "ctc-beam" and "transducer" sum over paths.
+        beam: of all searches but the greedy ones.
+        ctc_weight, length_reward: of "attention", the joint CTC/attention search.
+        batch_size: utterances that are encoded together. Only with 1 are costs those of one alone.
+        times: find the frames of the tokens, too. This is not part of the costs.
+        on_result: called with every result as soon as it is known, to show progress.
+        """
+        if isinstance(sources, str | Path | Row):
+            raise TypeError(f"sources is {sources!r}, expected a list of them")
+        check_counts(beam=beam, batch_size=batch_size)
+        method = self._method(method)
+        no_times = self._no_times(times)
+        results: list[Result] = []
+        for first in range(0, len(sources), batch_size):
+            batch = [read_source(source, self.model) for source in sources[first : first + batch_size]]
+            start = time.perf_counter()
+            encoded = self._encode(batch)
+            middle = time.perf_counter()
+            hypotheses = self._search(encoded, method, beam, ctc_weight, length_reward)
+            end = time.perf_counter()
+            costs = (middle - start) / len(batch), (end - middle) / len(batch)
+            frames = [None] * len(batch) if no_times else self._frames(encoded, method, hypotheses)
+            factors = (encoded.lengths.double() / encoded.inter_lengths).tolist()
+            for found in zip(batch, hypotheses, factors, frames, strict=True):
+                results.append(self._result(*found, costs, no_times))
+                if on_result is not None:
+                    on_result(results[-1])
+        return results
+
+    def timer(self, **options: Any) -> Callable[[Source], tuple[float, float]]:
+        """A system for `brctc.metrics.measure_rtf`: (encoder_s, decoder_s) of one source, with the
+        options of `recognize`."""
+
+        def run(source: Source) -> tuple[float, float]:
+            (result,) = self.recognize([source], times=False, **options)
+            return result.encoder_s, result.decoder_s
+
+        return run
+
+    def _method(self, method: Method) -> Method:
+        system = self.model.system
+        if method not in get_args(Method):
+            raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
+        if method == "auto":
+            return "attention" if system.attention else "transducer" if system.transducer else "ctc-greedy"
+        has = {"attention": system.attention, "transducer": system.transducer}
+        if has.get(method.removesuffix("-greedy"), True) is None:
+            raise ValueError(f'method is "{method}", but the model has no such decoder')
+        return "ctc-greedy" if method == "ctc" else method
+
+    @torch.inference_mode()
+    def _encode(self, batch: list[Input]) -> Encoded:
+        system = self.model.system
+        lengths = torch.tensor([len(item.features) for item in batch])
+        features = torch.nn.utils.rnn.pad_sequence([item.features for item in batch], batch_first=True)
+        return system.encode(features.to(next(system.parameters()).device), lengths, self.model.trim)
+
+    def _search(
+        self, encoded: Encoded, method: Method, beam: int, ctc_weight: float, length_reward: float
+    ) -> list[Hypothesis]:
+        system = self.model.system
+        match method:
+            case "attention":
+                nbest = attention_beam(system, encoded, beam, ctc_weight, length_reward)
+            case "transducer-greedy":
+                return transducer_greedy(system, encoded)
+            case "transducer":
+                nbest = transducer_beam(system, encoded, beam)
+            case "ctc-beam":
+                nbest = ctc_prefix_beam(encoded.logits, encoded.lengths, beam)
+            case _:
+                return ctc_greedy(encoded.logits, encoded.lengths)
+        return [best[0] for best in nbest]
+
+    def _no_times(self, wanted: bool) -> str | None:
+        risk = self.model.description.get("risk")
+        kind = risk.get("kind") if isinstance(risk, dict) else risk
+        if kind in ("EarlyFinish", "early-finish"):
+            return EARLY_FINISH
+        return None if wanted else NOT_WANTED
+
+    def _frames(
+        self, encoded: Encoded, method: Method, hypotheses: list[Hypothesis]
+    ) -> Sequence[list[int] | None]:
+        if method.endswith("-greedy"):
+            return [hypothesis.frames for hypothesis in hypotheses]
+        tokens = [hypothesis.tokens for hypothesis in hypotheses]
+        if method == "transducer":
+            return transducer_frames(self.model.system, encoded, tokens)
+        return ctc_frames(encoded.logits, encoded.lengths, tokens)
+
+    def _result(
+        self,
+        item: Input,
+        hypothesis: Hypothesis,
+        factor: float,
+        frames: list[int] | None,
+        costs: tuple[float, float],
+        no_times: str | None,
+    ) -> Result:
+        tokenizer, clock = self.model.tokenizer, self.model.features
+        tokens = hypothesis.tokens
+        spoken = words = None
+        if no_times is None and frames is None:
+            no_times = NO_ALIGNMENT
+        if frames is not None:
+            if clock is None or item.duration_s is None:
+                no_times = NO_CLOCK
+            else:
+                subsampling = self.model.system.config.encoder.subsampling
+                # a frame stands for the middle of what its convolutions see
+                first_s = (WINDOW - subsampling) / 2 * clock.frame_shift_s if subsampling > 1 else 0.0
+                pieces = [tokenizer.pieces[token] for token in tokens]
+                frame_s = subsampling * clock.frame_shift_s
+                spoken = token_times(pieces, frames, first_s, frame_s, item.duration_s)
+                words = word_times(tokens, spoken, tokenizer)
+        return Result(
+            item.id,
+            tokenizer.decode(tokens),
+            tokens,
+            hypothesis.score,
+            factor,
+            item.duration_s,
+            *costs,
+            frames,
+            spoken,
+            words,
+            no_times,
+        )

@@ -1,0 +1,52 @@
+"""Frames to seconds, tokens to words."""
+
+import random
+
+import pytest
+
+from brctc.data import TokenConfig, Tokenizer, WordTime
+from brctc.decode.times import token_times, word_times
+
+TEXTS = ["bin blue at f two now", "set white in a nine soon", "lay green by b one please"]
+
+
+def test_frames_as_seconds():
+    found = token_times(["a", "b", "c"], [0, 4, 9], first_s=0.015, frame_s=0.04, duration_s=0.4)
+    assert [t.word for t in found] == ["a", "b", "c"]
+    assert [(t.start_s, t.end_s) for t in found] == [
+        pytest.approx((0.015, 0.055)),
+        pytest.approx((0.175, 0.215)),
+        pytest.approx((0.375, 0.4)),  # not behind the end of the audio
+    ]
+
+
+def test_tokens_of_one_frame_share_it():
+    found = token_times(["a", "b", "c"], [3, 3, 5], first_s=0.0, frame_s=0.04, duration_s=1.0)
+    times = [time for t in found for time in t[1:]]
+    assert times == pytest.approx([0.12, 0.14, 0.14, 0.16, 0.2, 0.24])
+
+
+def made_up_times(count):
+    return tuple(WordTime("", float(k), k + 0.5) for k in range(count))
+
+
+def test_words_of_characters():
+    tokenizer = Tokenizer.train(TEXTS, TokenConfig(kind="char"))
+    tokens = tokenizer.encode("at  two ")
+    found = word_times(tokens, made_up_times(len(tokens)), tokenizer)
+    assert found == (("at", 0.0, 1.5), ("two", 4.0, 6.5))
+
+
+@pytest.mark.parametrize(
+    "config", [TokenConfig(), TokenConfig(kind="word"), TokenConfig(kind="bpe", size=40)]
+)
+def test_any_tokens_make_the_words_of_their_text(config):
+    """Whatever a search puts out: words are those of the text, in order, and do not overlap."""
+    tokenizer = Tokenizer.train(TEXTS, config)
+    generator = random.Random(0)
+    for _ in range(300):
+        tokens = generator.choices(range(1, tokenizer.size), k=generator.randint(0, 12))
+        found = word_times(tokens, made_up_times(len(tokens)), tokenizer)
+        assert [t.word for t in found] == tokenizer.decode(tokens).split()
+        edges = [time for t in found for time in t[1:]]
+        assert edges == sorted(edges)
