@@ -94,6 +94,7 @@ def test_same_input_same_bytes(tmp_path):
         write(tmp_path / name)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+    assert (tmp_path / "a" / "train.cuts.jsonl.gz").read_bytes()[4:8] == bytes(4)  # gzip's clock
 
 
 def test_statistics(corpus):
@@ -147,10 +148,11 @@ def be_killed(directory: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fill_the_disk(directory: Path) -> None:
+def fill_the_disk(directory: Path, num_frames: int, text: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
     try:
-        write(directory)
+        with PreparedWriter(directory, "train", feature_dim=6, frame_shift_s=0.01) as writer:
+            writer.add("u", text, np.zeros((num_frames, 6)))
     except OSError:
         os._exit(7)
 
@@ -170,10 +172,20 @@ def test_a_killed_preparation_leaves_what_was_there(corpus):
     assert len(Prepared(corpus, "train")) == len(LENGTHS)
 
 
-def test_a_full_disk_leaves_what_was_there(corpus):
+@pytest.mark.parametrize(("num_frames", "text"), [(60, "t"), (1, " ".join(map(str, range(2000))))])
+def test_a_full_disk_leaves_what_was_there(corpus, num_frames, text):
+    """Whether the features or the cuts are too much for it."""
     before = {path.name: path.read_bytes() for path in corpus.iterdir()}
-    assert in_child(fill_the_disk, corpus) == 7
+    assert in_child(fill_the_disk, corpus, num_frames, text) == 7
     assert {path.name: path.read_bytes() for path in corpus.iterdir()} == before
+
+
+def test_a_replacement_cut_off_half_way_is_noticed(corpus):
+    (corpus / "train.features-09.npy").mkdir()  # cannot be removed as a file is
+    with pytest.raises(OSError, match="features-09"):
+        write(corpus)
+    with pytest.raises(ValueError, match="'train' is incomplete; prepare it anew"):
+        Prepared(corpus, "train")
 
 
 def damage_shard(path: Path) -> None:

@@ -84,7 +84,7 @@ def _warp(features: Tensor, lengths: Tensor, most: int, uniform: Tensor) -> Tens
         frame * left[:, None],
         source[:, None] + (frame - target[:, None]) * right[:, None],
     )
-    position = torch.minimum(position, last[:, None].to(position.dtype)).clamp(min=0)
+    position = position.clamp(0, T - 1)  # padding would lie beyond
     before = position.long()
     after = torch.minimum(before + 1, last.clamp(min=0)[:, None])
     share = (position - before).to(features.dtype)[:, :, None]

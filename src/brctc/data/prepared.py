@@ -69,18 +69,9 @@ class Summary:
         return text
 
 
-@contextlib.contextmanager
-def write_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete, or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def shard_name(split: str, shard: int) -> str:
+    """The file of a shard."""
+    return f"{split}.features-{shard:02d}.npy"
 
 
 class PreparedWriter:
@@ -111,8 +102,7 @@ class PreparedWriter:
         self._shard_frames = [0]
         self._shard_limit = max(1, SHARD_BYTES // (2 * feature_dim))
         self.directory.mkdir(parents=True, exist_ok=True)
-        for left_over in self.directory.glob(f"{split}.features-*.npy.new*"):  # of a killed preparation
-            left_over.unlink()
+        self._discard_staged()  # of a killed preparation
 
     def add(
         self,
@@ -156,8 +146,7 @@ class PreparedWriter:
             if kind is None:
                 self._finish()
         finally:
-            for shard in range(len(self._shard_frames)):
-                self._new_shard(shard).unlink(missing_ok=True)
+            self._discard_staged()
 
     def summary(self) -> Summary:
         """What was added so far."""
@@ -171,37 +160,36 @@ class PreparedWriter:
             len({u.speaker for u in utterances if u.speaker is not None}),
         )
 
-    def _shard_name(self, shard: int) -> str:
-        return f"{self.split}.features-{shard:02d}.npy"
+    @contextlib.contextmanager
+    def _stage(self, name: str) -> Iterator[BinaryIO]:
+        """A file that gets its name when the split is complete."""
+        with (self.directory / f"{name}.new").open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
-    def _new_shard(self, shard: int) -> Path:
-        return self.directory / (self._shard_name(shard) + ".new")
+    def _discard_staged(self) -> None:
+        for path in self.directory.glob(f"{self.split}.*.new"):
+            path.unlink()
 
     def _close_shard(self) -> None:
-        with write_atomically(self._new_shard(len(self._shard_frames) - 1)) as file:
+        with self._stage(shard_name(self.split, len(self._shard_frames) - 1)) as file:
             # not np.save: it loses its last bytes on a full disk without a word
             frames = np.concatenate(self._pending)
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(frames))
             file.write(frames.data)
         self._pending.clear()
 
-    def _finish(self) -> None:
-        if not self._entries:
-            raise ValueError(f"the split {self.split!r} of {self.directory} would be empty")
-        self._close_shard()
-        description = self.directory / f"{self.split}.json"
-        description.unlink(missing_ok=True)  # from here to the end there is no valid split
-        for old in self.directory.glob(f"{self.split}.features-*.npy"):
-            old.unlink()
-        for shard in range(len(self._shard_frames)):
-            self._new_shard(shard).replace(self.directory / self._shard_name(shard))
-        with (
-            write_atomically(self.directory / f"{self.split}.cuts.jsonl.gz") as file,
-            gzip.GzipFile("", "wb", fileobj=file, mtime=0) as lines,
-        ):
+    def _write_cuts(self) -> str:
+        name = f"{self.split}.cuts.jsonl.gz"
+        with self._stage(name) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as lines:
             for utterance, shard, first_frame in self._entries.values():
                 cut = self._cut(utterance, shard, first_frame)
                 lines.write(json.dumps(cut, ensure_ascii=False).encode() + b"\n")
+        return name
+
+    def _write_description(self) -> str:
+        name = f"{self.split}.json"
         info = {
             "format": FORMAT,
             "feature_dim": self.feature_dim,
@@ -210,8 +198,22 @@ class PreparedWriter:
             "shard_frames": self._shard_frames,
             "features": None if self.feature_config is None else self.feature_config.model_dump(),
         }
-        with write_atomically(description) as file:
+        with self._stage(name) as file:
             file.write(json.dumps(info, indent=2).encode() + b"\n")
+        return name
+
+    def _finish(self) -> None:
+        if not self._entries:
+            raise ValueError(f"the split {self.split!r} of {self.directory} would be empty")
+        self._close_shard()
+        shards = [shard_name(self.split, shard) for shard in range(len(self._shard_frames))]
+        cuts, description = self._write_cuts(), self._write_description()
+        # all is written; without its description there is no split, so that comes last
+        (self.directory / description).unlink(missing_ok=True)
+        for old in self.directory.glob(f"{self.split}.features-*.npy"):
+            old.unlink()
+        for name in (*shards, cuts, description):
+            (self.directory / f"{name}.new").replace(self.directory / name)
 
     def _cut(self, utterance: Utterance, shard: int, first_frame: int) -> dict[str, Any]:
         """A lhotse cut out of its shard: `load_features` works from within the folder."""
@@ -219,7 +221,7 @@ class PreparedWriter:
 
         frames = self._shard_frames[shard]
         config = self.feature_config
-        name = self._shard_name(shard)
+        name = shard_name(self.split, shard)
         features = Features(
             type="columns" if config is None else "kaldi-fbank",
             num_frames=frames,
@@ -298,7 +300,7 @@ class Prepared:
         return info
 
     def _open_shard(self, shard: int, frames: int) -> np.ndarray:
-        path = self.directory / f"{self.split}.features-{shard:02d}.npy"
+        path = self.directory / shard_name(self.split, shard)
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
