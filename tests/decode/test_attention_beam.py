@@ -48,6 +48,15 @@ def test_full_beam_equals_exhaustive_search(ctc_weight, length_reward):
         assert fewer == found[:3]
 
 
+def test_a_reward_may_make_a_longer_output_the_best():
+    """With a reward, a prefix that is worse than an output may still lead to a better one."""
+    for seed in range(12):
+        system = random_system(4, attention=True, seed=seed, sharpness=3.0)
+        encoded = random_encoded(system, [4], seed)
+        expected = next(iter(all_outputs(system, encoded, 0.5, 1.5)))
+        assert tuple(attention_beam(system, encoded, 1000, 0.5, 1.5)[0][0].tokens) == expected
+
+
 def test_small_beam_scores_are_those_of_its_outputs():
     exact = 0
     for seed in range(10):
@@ -78,12 +87,14 @@ def test_beam_one_without_ctc_follows_the_best_token():
     assert sorted(len(h.tokens) for h in found) == list(range(10))
 
 
-def test_batch_equals_single():
+@pytest.mark.parametrize("ctc_weight", [0.0, 0.5])
+def test_batch_equals_single(ctc_weight):
     system = random_system(5, attention=True, seed=4)
     encoded = random_encoded(system, [9, 1, 6, 4], 4)
-    batch = attention_beam(system, encoded, beam=6, nbest=3, length_reward=0.2)
+    options = {"beam": 6, "nbest": 3, "length_reward": 3.0, "ctc_weight": ctc_weight}
+    batch = attention_beam(system, encoded, **options)
     for n in range(4):
-        (single,) = attention_beam(system, utterance(encoded, n), beam=6, nbest=3, length_reward=0.2)
+        (single,) = attention_beam(system, utterance(encoded, n), **options)
         assert [h.tokens for h in single] == [h.tokens for h in batch[n]]
         assert [h.score for h in single] == pytest.approx([h.score for h in batch[n]], abs=1e-4)
 

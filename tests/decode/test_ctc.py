@@ -65,6 +65,15 @@ def test_leaving_out_improbable_classes_changes_nothing(beam):
         assert {tuple(h.tokens): h.score for h in found} == pytest.approx(expected, abs=1e-9)
 
 
+def test_the_most_probable_label_may_be_a_repetition():
+    """Half of the paths of 1 end in 1: there, 2 makes the better extension though 1 is more probable."""
+    probs = torch.tensor([[0.01, 0.98, 0.01], [0.49, 0.5, 0.01], [0.02, 0.5, 0.48]])
+    expected = plain_prefix_beam(probs.double().log(), 1)
+    (found,) = ctc_prefix_beam(probs.log()[None], torch.tensor([3]), beam=1)
+    assert found[0].tokens == [1, 2]
+    assert found[0].score == pytest.approx(expected[1, 2], abs=1e-6)
+
+
 def test_greedy_is_the_best_path_with_its_frames():
     path = [0, 3, 3, 0, 3, 1, 1, 2, 0, 0]
     logits = torch.zeros(1, 10, 4)
