@@ -20,6 +20,7 @@ from brctc.train.checkpoint import (
     optimiser_tensors,
     prune_checkpoints,
     save_checkpoint,
+    set_aside_damaged,
 )
 from brctc.train.files import remove_unfinished, write_text
 from tests.train.children import start_writing
@@ -88,9 +89,11 @@ def test_damage_is_refused(saved, file, damage, message):
     assert saved.name in str(caught.value)
     with pytest.raises(CheckpointError, match=message):
         latest_checkpoint(saved.parent)
-    found = latest_checkpoint(saved.parent, fall_back=True)
+    assert [path.name for path in set_aside_damaged(saved.parent)] == [f"damaged-{saved.name}"]
+    found = latest_checkpoint(saved.parent)
     assert found is not None
     assert found[1].state["step"] == 10
+    assert set_aside_damaged(saved.parent) == []
 
 
 def test_every_byte_counts(tmp_path):
@@ -128,7 +131,8 @@ def test_nothing_usable(saved):
     for path in list_checkpoints(saved.parent):
         truncate(path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"no checkpoint can be used: .*0020.*0010"):
-        latest_checkpoint(saved.parent, fall_back=True)
+        set_aside_damaged(saved.parent)
+    assert len(list_checkpoints(saved.parent)) == 2  # nothing was touched
     assert latest_checkpoint(saved.parent / "empty") is None
 
 

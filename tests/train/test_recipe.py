@@ -4,9 +4,28 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
-from brctc.train import Recipe, RecipeError, load_recipe, parse_recipe
+from brctc.data import SpecAugmentConfig
+from brctc.models import (
+    AttentionConfig,
+    EncoderConfig,
+    System,
+    TransducerConfig,
+    TrimConfig,
+    count_parameters,
+)
+from brctc.train import (
+    CheckpointConfig,
+    OptimiserConfig,
+    RecipeError,
+    RiskConfig,
+    WeightConfig,
+    load_recipe,
+    parse_recipe,
+)
+from brctc.train.recipe import differences
 from tests.train.tiny import ATTENTION, TRANSDUCER, tiny_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -194,10 +213,76 @@ def test_stages_have_the_decoders_that_count(tmp_path):
     assert (second.attention is None, second.transducer is None) == (True, False)
 
 
-def all_recipes():
-    return sorted(path.relative_to(RECIPES).as_posix() for path in RECIPES.rglob("*.yaml"))
+NAMES = sorted(
+    path.relative_to(RECIPES).as_posix()
+    for path in RECIPES.rglob("*.yaml")
+    if not path.name.startswith("base")  # these are not whole
+)
 
 
-@pytest.mark.parametrize("name", [name for name in all_recipes() if not Path(name).name.startswith("base")])
-def test_shipped_recipes_are_valid(name):
-    assert isinstance(load_recipe(RECIPES / name), Recipe)
+def test_recipes_are_shipped():
+    assert NAMES == [
+        "digit-strings/attention-brctc.yaml",
+        "digit-strings/attention-vanilla.yaml",
+        "digit-strings/transducer-brctc.yaml",
+        "digit-strings/transducer-vanilla.yaml",
+        "grid/transducer-brctc.yaml",
+        "grid/transducer-vanilla.yaml",
+        "handwriting/brctc.yaml",
+        "handwriting/vanilla.yaml",
+        "paper/aishell1-attention.yaml",
+        "paper/aishell1-transducer.yaml",
+        "paper/librispeech-attention.yaml",
+        "paper/librispeech-transducer.yaml",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "brctc" in name])
+def test_arms_differ_in_risks_and_trimming_alone(name):
+    arms = [
+        load_recipe(RECIPES / n).model_dump(mode="json") for n in (name, name.replace("brctc", "vanilla"))
+    ]
+    for key, brctc, vanilla in differences(*arms):
+        stage, section = key.split(".")[1:3]
+        assert key.startswith("stages.")
+        assert section in ("inter_risk", "final_risk", "trim")
+        assert vanilla in (None, "none", 0.0), (stage, brctc)
+    assert arms[0]["stages"]["second"]["trim"] == {"threshold": 0.99, "margin": 5}
+    assert arms[0]["stages"]["second"]["final_risk"]["kind"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "system", "factor", "classes", "parameters"),
+    [
+        ("aishell1", "attention", 10, 4233, (114_967_315, 114_967_315)),
+        ("aishell1", "transducer", 10, 4233, (114_967_315, 92_367_122)),
+        ("librispeech", "attention", 100, 500, (109_225_961, 109_225_961)),
+        ("librispeech", "transducer", 100, 500, (109_225_961, 86_625_768)),
+    ],
+)
+def test_paper_recipes(corpus, system, factor, classes, parameters):
+    """Tables 3, 7 and 8."""
+    recipe = load_recipe(RECIPES / "paper" / f"{corpus}-{system}.yaml")
+    first, second = recipe.stages.values()
+    risk = RiskConfig(kind="early-finish", factor=factor)
+    assert (first.epochs, second.epochs) == (50, 50)
+    assert (first.inter_risk, first.final_risk, first.trim) == (risk, risk, None)
+    assert (second.inter_risk, second.final_risk, second.trim) == (risk, RiskConfig(), TrimConfig())
+    assert first.weights == WeightConfig(inter=0.3, ctc=0.3, attention=0.7)
+    if system == "attention":
+        assert (second.weights, second.inherit) == (first.weights, "whole")
+    else:
+        assert second.weights == WeightConfig(inter=0.3, ctc=0.5, transducer=1.0)
+        assert second.inherit == "encoder"
+    assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
+    assert recipe.batch_s == 400
+    assert recipe.augment == SpecAugmentConfig()
+    assert recipe.corpus.options["speeds"] == [0.9, 1.0, 1.1]
+    assert recipe.model.encoder == EncoderConfig()
+    assert recipe.model.attention == AttentionConfig()
+    assert recipe.model.transducer == (TransducerConfig() if system == "transducer" else None)
+    assert (recipe.decode.method, recipe.decode.beam, recipe.decode.ctc_weight) == (system, 10, 0.5)
+    assert recipe.checkpoints == CheckpointConfig(every_epochs=1, keep=10, average=10)
+    with torch.device("meta"):
+        systems = [System(recipe.system_of(stage), 80, classes) for stage in recipe.stages.values()]
+    assert tuple(map(count_parameters, systems)) == parameters

@@ -145,10 +145,11 @@ def test_a_run_is_not_overwritten(trained, tmp_path):
     newest = list_checkpoints(run_dir / "checkpoints")[-1]
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=rf"{newest.name} is corrupt.*allow falling back"):
+    with pytest.raises(CheckpointError, match=rf"{newest.name} is corrupt: model.safetensors"):
         train(recipe, run_dir, resume=True, progress=False)
     train(recipe, run_dir, resume=True, fall_back=True, progress=False)
     assert weights_name(run_dir) == weights_name(trained / "run")
+    assert (run_dir / "checkpoints" / f"damaged-{newest.name}").exists()
 
 
 def test_runs_repeat_and_seeds_matter(trained, tmp_path):

@@ -84,22 +84,25 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return [path for _, path in sorted(((int(m[1]), int(m[2])), path) for m, path in numbered if m)]
 
 
-def latest_checkpoint(directory: Path, *, fall_back: bool = False) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint; None where there is none yet.
+def latest_checkpoint(directory: Path) -> tuple[Path, Checkpoint] | None:
+    """The newest checkpoint; None where there is none yet. A damaged one is refused."""
+    paths = list_checkpoints(directory)
+    return (paths[-1], load_checkpoint(paths[-1])) if paths else None
 
-    A damaged one is refused. With `fall_back`, the newest undamaged one before it is taken instead.
-    """
-    damaged: list[str] = []
+
+def set_aside_damaged(directory: Path) -> list[Path]:
+    """Renames damaged checkpoints that are newer than the newest good one, and returns where they are."""
+    damaged = []
     for path in reversed(list_checkpoints(directory)):
         try:
-            return path, load_checkpoint(path)
+            load_checkpoint(path)
         except CheckpointError as error:
-            if not fall_back:
-                raise CheckpointError(f"{error}; allow falling back to take the one before it") from error
-            damaged.append(str(error))
+            damaged.append((path, str(error)))
+        else:
+            return [path.rename(path.with_name(f"damaged-{path.name}")) for path, _ in damaged]
     if damaged:
-        raise CheckpointError("no checkpoint can be used: " + "; ".join(damaged))
-    return None
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(error for _, error in damaged))
+    return []
 
 
 def prune_checkpoints(directory: Path, keep: int) -> None:

@@ -1,4 +1,4 @@
-"""The prepared splits that a recipe trains on; made when they are not there yet."""
+"""The prepared splits that a recipe trains on."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,9 @@ from brctc.train.recipe import RecipeError, differences
 DESCRIPTION = "corpus.json"  # what the splits were made from
 
 
-def open_corpus(recipe: Recipe, progress: Progress | None = None) -> tuple[Prepared, Prepared]:
-    """The splits train and dev, prepared now if they are missing; refused if made from something else."""
+def open_corpus(recipe: Recipe) -> tuple[Prepared, Prepared]:
+    """The prepared splits train and dev; refused if they were made from something else."""
     directory = Path(recipe.corpus.prepared)
-    if not is_prepared(recipe):
-        prepare_recipe(recipe, progress)
     _check_origin(recipe, directory)
     train, dev = Prepared(directory, "train"), Prepared(directory, "dev")
     for split in (train, dev):

@@ -27,7 +27,9 @@ def evaluate(
     """
     step = max(1, len(dev.utterances) // recipe.monitor.dev_utterances)
     chosen = range(0, len(dev.utterances), step)[: recipe.monitor.dev_utterances]
-    planned = plan_batches([dev.utterances[i] for i in chosen], recipe.batch_s, seed=0, epoch=0)
+    utterances = [dev.utterances[i] for i in chosen]
+    batch_s = max(recipe.batch_s, *(utterance.duration_s for utterance in utterances))
+    planned = plan_batches(utterances, batch_s, seed=0, epoch=0)
     rule = trim or TrimConfig.model_validate({})
     unit = "char" if recipe.tokens.kind == "char" else "word"
     texts: list[str] = []

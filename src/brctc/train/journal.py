@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,12 +38,22 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+@contextmanager
+def preparation_bar(show: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for what comes before the training; the function takes rows done and rows in all."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
+        task = bar.add_task("preparing data", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 class Journal:
     """Writes a run's records, from a given step on. Without a directory it writes nothing."""
 
     def __init__(self, run_dir: Path | None, *, done: int, tensorboard: bool, progress: bool) -> None:
         self._dir, self._board, self._tasks = run_dir, None, {}
         self._dev = ""  # what the bar says of the development set
+        self._loss = math.nan  # the last one
         if run_dir is None:
             return
         kept = [line for line in read_metrics(run_dir) if line["step"] <= done]
@@ -100,6 +111,7 @@ class Journal:
         if self._dir is None:
             return
         self._write(record)
+        self._loss = record["loss"]
         self._progress.update(
             self._tasks[record["stage"]],
             advance=1,
@@ -112,6 +124,10 @@ class Journal:
         if self._dir is None:
             return
         self._write(record)
+        self.note(
+            f"step {record['step']}: loss {self._loss:.4f}, dev error {record['dev_error']:.2%} "
+            f"(intermediate {record['dev_inter_error']:.2%}), factor {record['dev_factor']:.3f}"
+        )
         self._dev = f"dev error {record['dev_error']:.2%}  "
         self._progress.update(self._tasks[record["stage"]], dev=self._dev)
 

@@ -20,9 +20,10 @@ class RecipeError(ValueError):
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from a YAML (or JSON) file.
 
-    `base: other.yaml` in the file, seen from where it lies, gives the values that it does not: sections
-    are merged key by key, lists replaced. Overrides come last: {"optimiser.peak_rate": 1e-3,
-    "stages.first.steps": 50}. Unknown keys and impossible combinations are refused.
+    `base: other.yaml` in the file, or a list of such names, seen from where it lies, gives the values
+    that it does not say: sections are merged key by key, lists replaced, what comes later wins.
+    Overrides come last: {"optimiser.peak_rate": 1e-3, "stages.first.steps": 50}. Unknown keys and
+    impossible combinations are refused.
     """
     path = Path(path)
     content = _read_with_bases(path, ())
@@ -84,12 +85,13 @@ def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise RecipeError(f"{path} is not a recipe: it holds {type(content).__name__}, not sections")
-    base = content.pop("base", None)
-    if base is None:
-        return content
-    if not isinstance(base, str):
-        raise RecipeError(f"{path}: base: expected the name of a recipe, got {base!r}")
-    return _merge(_read_with_bases(path.parent / base, (*children, path.resolve())), content)
+    bases = content.pop("base", [])
+    merged: dict[str, Any] = {}
+    for base in bases if isinstance(bases, list) else [bases]:
+        if not isinstance(base, str):
+            raise RecipeError(f"{path}: base: expected the name of a recipe, got {base!r}")
+        merged = _merge(merged, _read_with_bases(path.parent / base, (*children, path.resolve())))
+    return _merge(merged, content)
 
 
 def _merge(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from brctc import bayes_risk_ctc_loss
 from brctc.data import Prepared, Tokenizer, make_batch
+from brctc.loss import bayes_risk_ctc_loss
 from brctc.models import System
 from brctc.risk import BayesRisk
 from brctc.train.files import TEMPORARY

@@ -16,12 +16,13 @@ from brctc.train.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_state,
+    set_aside_damaged,
 )
 from brctc.train.config import Recipe
-from brctc.train.corpus import open_corpus
+from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
 from brctc.train.files import remove_unfinished, write_json
-from brctc.train.journal import Journal
+from brctc.train.journal import Journal, preparation_bar
 from brctc.train.loop import StageLoop
 from brctc.train.recipe import RecipeError, differences
 from brctc.train.run import Moment, Run, StopSignal
@@ -47,7 +48,7 @@ def train(
             at the end, model/.
         resume: continue a run that was stopped or killed, exactly as it would have gone on. A run that
             has not come to its first checkpoint starts again; one that is complete is left as it is.
-        fall_back: when the newest checkpoint is damaged, resume from the one before it.
+        fall_back: set damaged checkpoints aside and resume from the newest good one before them.
         progress: show bars.
     """
     run_dir = Path(run_dir)
@@ -62,11 +63,15 @@ def train(
         if group.first:
             remove_unfinished(run_dir)
             remove_unfinished(run_dir / "checkpoints")
-            open_corpus(recipe)  # made once, by one process
+            if fall_back:
+                set_aside_damaged(run_dir / "checkpoints")
+            if not is_prepared(recipe):
+                with preparation_bar(progress) as advance:
+                    prepare_recipe(recipe, advance)
         group.wait()
         train_split, dev_split = open_corpus(recipe)
         tokenizer = _tokenizer(recipe, run_dir, train_split, group)
-        found = latest_checkpoint(run_dir / "checkpoints", fall_back=fall_back) if resume else None
+        found = latest_checkpoint(run_dir / "checkpoints") if resume else None
         moment = Moment.from_state(found[1].state) if found else Moment()
         journal = Journal(
             run_dir if group.first else None,
