@@ -172,18 +172,17 @@ def test_silence_is_empty():
     assert best.score == pytest.approx(0, abs=1e-4)
 
 
-def test_cell_equals_the_model():
-    system = random_system(6, transducer=True, seed=2)
-    model = system.transducer
-    predict = _Predictor(model)
-    with torch.no_grad():
-        output, state = predict.start()
-        expected, expected_state = model.predict(torch.tensor([0]), model.initial_state(1))
-        for token in (3, 3, 1, 5):
-            torch.testing.assert_close(output, expected)
-            torch.testing.assert_close(state, expected_state)
-            output, state = predict(torch.tensor([token]), state)
-            expected, expected_state = model.predict(torch.tensor([token]), expected_state)
+@torch.no_grad()
+def test_predictor_equals_the_model():
+    """Its rows are the model's prediction, then hidden and cell state of each layer."""
+    model = random_system(6, transducer=True, seed=2).transducer
+    predictor = _Predictor(model)
+    row, state, token = predictor.start(), model.initial_state(1), 0
+    for following in (3, 3, 1, 5):
+        expected, state = model.predict(torch.tensor([token]), state)
+        states = [part for layer in zip(*state, strict=True) for part in layer]
+        torch.testing.assert_close(row, torch.cat([expected, *states], 1))
+        row, token = predictor.follow(row, torch.tensor([following])), following
 
 
 def test_bad_input():

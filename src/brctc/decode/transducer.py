@@ -8,7 +8,7 @@ from torch import Tensor
 
 from brctc.decode.ctc import check_counts
 from brctc.decode.hypothesis import Hypothesis, PrefixTree
-from brctc.models import Encoded, PredictionState, System, Transducer
+from brctc.models import Encoded, System, Transducer
 from brctc.models.transducer import BLANK
 
 GREEDY_BLOCK = 16  # frames looked at in one call: most of them are blank
@@ -61,10 +61,11 @@ def _projected(transducer: Transducer, encoded: Encoded) -> list[Tensor]:
 def _greedy(transducer: Transducer, frames: Tensor, max_symbols: int) -> Hypothesis:
     tokens: list[int] = []
     emitted: list[int] = []
-    predict = _Predictor(transducer)
-    prediction, state = predict.start()
+    predictor = _Predictor(transducer)
+    row = predictor.start()
     score, frame = 0.0, 0
     while frame < len(frames):
+        prediction = row[:, : predictor.joint_dim]
         block = transducer.joint_projected(frames[frame : frame + GREEDY_BLOCK], prediction)
         best = block.max(-1)
         classes = best.indices.tolist()
@@ -75,80 +76,82 @@ def _greedy(transducer: Transducer, frames: Tensor, max_symbols: int) -> Hypothe
             continue
         tokens.append(classes[blanks])
         emitted.append(frame)
-        prediction, state = predict(best.indices[blanks : blanks + 1], state)
+        row = predictor.follow(row, best.indices[blanks : blanks + 1])
         if len(tokens) == max_symbols * (frame + 1):  # the blank is all that is left
-            score += transducer.joint_projected(frames[frame], prediction)[0, BLANK].item()
+            forced = transducer.joint_projected(frames[frame], row[:, : predictor.joint_dim])
+            score += forced[0, BLANK].item()
             frame += 1
     return Hypothesis(tokens, score, emitted)
 
 
 class _Predictor:
-    """`Transducer.predict` by torch's LSTM cell: nn.LSTM repacks its weights at every call, which
-    takes 0.1 ms, and 8 ms with 512 units, where the cell is done in 0.03 and 0.3."""
+    """`Transducer.predict` on rows that hold a prediction and the states of the LSTM side by side.
+
+    By torch's LSTM cell: nn.LSTM repacks its weights at every call, which takes 0.1 ms, and 8 ms with
+    512 units, where the cell is done in 0.03 and 0.3.
+    """
 
     def __init__(self, transducer: Transducer) -> None:
         self.transducer = transducer
-        self.layers = transducer.lstm.all_weights
+        self.weights = transducer.lstm.all_weights
+        self.joint_dim = transducer.out.in_features
 
-    def start(self) -> tuple[Tensor, PredictionState]:
-        """What is predicted before the first token."""
-        state = self.transducer.initial_state(1)
-        return self(torch.full((1,), BLANK, device=state.hidden.device), state)
+    def start(self) -> Tensor:
+        """The row before the first token."""
+        size = self.joint_dim + 2 * len(self.weights) * self.transducer.lstm.hidden_size
+        row = self.transducer.out.weight.new_zeros(1, size)
+        return self.follow(row, torch.full((1,), BLANK, device=row.device))
 
-    def __call__(self, tokens: Tensor, state: PredictionState) -> tuple[Tensor, PredictionState]:
+    def follow(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """The rows behind another token."""
         output = self.transducer.embedding(tokens)
-        states = []
-        for past, weights in zip(zip(*state, strict=True), self.layers, strict=True):
-            states.append(torch.lstm_cell(output, past, *weights))
-            output = states[-1][0]
-        hidden, cell = (torch.stack(parts) for parts in zip(*states, strict=True))
-        return self.transducer.project_prediction(output), PredictionState(hidden, cell)
+        states = rows[:, self.joint_dim :].chunk(2 * len(self.weights), 1)
+        new = []
+        for layer, weights in enumerate(self.weights):
+            new += torch.lstm_cell(output, states[2 * layer : 2 * layer + 2], *weights)
+            output = new[-2]
+        return torch.cat([self.transducer.project_prediction(output), *new], 1)
 
 
-class _Predictions:
-    """What is predicted behind each prefix of a tree; every prefix is run once."""
+class _PredictionTable:
+    """The row of each prefix of a tree; every prefix is run once."""
 
-    def __init__(self, predict: _Predictor) -> None:
-        self.predict = predict
-        self.output, self.state = predict.start()
+    def __init__(self, predictor: _Predictor) -> None:
+        self.predictor = predictor
+        self.rows = predictor.start()
         self.size = 1
+
+    def predictions(self, prefixes: np.ndarray) -> Tensor:
+        """(prefixes, joint_dim)"""
+        index = torch.from_numpy(prefixes).to(self.rows.device)
+        return self.rows[:, : self.predictor.joint_dim].index_select(0, index)
 
     def add(self, parents: list[int], tokens: list[int]) -> None:
         """The tree's next prefixes, by their parents and last tokens."""
-        device = self.output.device
-        state = self.state.select(torch.tensor(parents, device=device))
-        output, state = self.predict(torch.tensor(tokens, device=device), state)
-        end = self.size + len(tokens)
-        if end > len(self.output):
-            self._grow(2 * end)
-        self.output[self.size : end] = output
-        self.state.hidden[:, self.size : end] = state.hidden
-        self.state.cell[:, self.size : end] = state.cell
+        index, labels = torch.tensor([parents, tokens], device=self.rows.device)
+        new = self.predictor.follow(self.rows.index_select(0, index), labels)
+        end = self.size + len(new)
+        if end > len(self.rows):
+            rows = new.new_empty(2 * end, new.shape[1])
+            rows[: self.size] = self.rows[: self.size]
+            self.rows = rows
+        self.rows[self.size : end] = new
         self.size = end
-
-    def _grow(self, capacity: int) -> None:
-        def grown(old: Tensor) -> Tensor:
-            new = old.new_empty(*old.shape[:-2], capacity, old.shape[-1])
-            new[..., : self.size, :] = old[..., : self.size, :]
-            return new
-
-        self.output = grown(self.output)
-        self.state = PredictionState(grown(self.state.hidden), grown(self.state.cell))
 
 
 def _beam(
     transducer: Transducer, frames: Tensor, beam: int, nbest: int, max_symbols: int
 ) -> list[Hypothesis]:
-    classes, last_frame, device = transducer.out.out_features, len(frames) - 1, frames.device
-    tree, predictions = PrefixTree(), _Predictions(_Predictor(transducer))
+    classes, last_frame = transducer.out.out_features, len(frames) - 1
+    tree, table = PrefixTree(), _PredictionTable(_Predictor(transducer))
     # of each hypothesis: its prefix, the log probability of all its paths, its number of tokens
     prefixes, total, length = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
     outputs: list[tuple[float, int]] = []
     for step in itertools.count():
         frame = step - length
-        here = frames.index_select(0, torch.from_numpy(frame).to(device))
-        there = predictions.output.index_select(0, torch.from_numpy(prefixes).to(device))
-        scores = total[:, None] + transducer.joint_projected(here, there).cpu().numpy()
+        here = frames.index_select(0, torch.from_numpy(frame).to(frames.device))
+        log_probs = transducer.joint_projected(here, table.predictions(prefixes))
+        scores = total[:, None] + log_probs.cpu().numpy()
         scores[length >= max_symbols * (frame + 1), BLANK + 1 :] = -np.inf
         # what a blank makes of a prefix, its last token makes of the prefix before it: their paths meet
         index = {prefix: i for i, prefix in enumerate(prefixes.tolist())}
@@ -173,9 +176,9 @@ def _beam(
         length = length[source] + (token != BLANK)
         sources = zip(prefixes[source].tolist(), token.tolist(), strict=True)
         prefixes = np.array([tree.child(prefix, label) if label else prefix for prefix, label in sources])
-        if len(tree.parent) > predictions.size:
-            new = slice(predictions.size, None)
-            predictions.add(tree.parent[new], tree.token[new])
+        if len(tree.parent) > table.size:
+            new = slice(table.size, None)
+            table.add(tree.parent[new], tree.token[new])
     outputs.sort(reverse=True)
     return [Hypothesis(tree.tokens(prefix), score) for score, prefix in outputs[:nbest]]
 
