@@ -1,11 +1,11 @@
-# make venv | test | bench | lint: everything runs in .venv, which is made as needed.
+# make venv | demo | test | bench | lint: everything runs in .venv, which is made as needed.
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.h)
 
-.PHONY: venv test bench lint sanitize clean
+.PHONY: venv demo test bench lint sanitize clean
 
 venv: .venv/ready
 
@@ -13,6 +13,9 @@ venv: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[asr,plot,dev]'
 	touch $@
+
+demo: venv
+	$(BIN)/brctc demo
 
 test: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "brctc"
 
 # a module may import from layers below its own
 LAYERS = [
-    {"__init__"},
+    {"__init__", "__main__"},
     {"cli"},
     {"report"},
     {"train"},

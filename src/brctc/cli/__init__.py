@@ -1,0 +1,107 @@
+"""The command line, a thin layer over the packages: one file per command, imported when it is called."""
+
+import difflib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+
+COMMANDS = {
+    "demo": "train plain and Bayes-risk CTC on handwritten digits, side by side, and compare them",
+    "prepare": "check a corpus and compute its features",
+    "train": "train all stages of a recipe",
+    "decode": "turn audio into text",
+    "evaluate": "measure errors, down-sampling and speed of trained models",
+    "report": "write an HTML page about trained models",
+}
+FAILED, STOPPED = 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code of the process."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
+    if name in COMMANDS:
+        return call(name, rest)
+    if name in ("", "-h", "--help"):
+        print(overview())
+        return 0 if name else FAILED
+    if name == "--version":
+        print(f"brctc {metadata.version('brctc')}")
+        return 0
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+    return _say("brctc:", f"there is no command {name!r}: {hint}", FAILED)
+
+
+def call(name: str, arguments: Sequence[str]) -> int:
+    """Runs a command; what the packages say of bad input becomes a line on stderr."""
+    try:
+        if missing := missing_packages():
+            hint = f"needs the extra: pip install 'brctc[asr]' (missing: {', '.join(missing)})"
+            return _say(f"brctc {name}", hint, FAILED)
+        parse_and_run(name, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has seen enough, as in `brctc decode ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt as stop:
+        return _say(f"brctc {name}:", str(stop) or "stopped", STOPPED)
+    except (ValueError, OSError, ArithmeticError, ImportError) as error:
+        if os.environ.get("BRCTC_DEBUG") == "1":
+            raise
+        return _say(f"brctc {name}:", _describe(error), FAILED)
+    return 0
+
+
+def overview() -> str:
+    """What `brctc --help` says."""
+    lines = [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: brctc COMMAND ...",
+            "",
+            "Speech recognition with Bayes-risk CTC, from data to report.",
+            "",
+            *lines,
+            "",
+            "`brctc COMMAND --help` says more. Begin with `brctc demo`: it needs no data and six minutes.",
+        ]
+    )
+
+
+def missing_packages() -> list[str]:
+    """Packages of the extra that are not installed: better known now than from an import somewhere inside."""
+    wanted = [
+        re.split(r"[^\w.-]", requirement)[0]
+        for requirement in metadata.requires("brctc") or ()
+        if re.search("extra == .asr.", requirement)
+    ]
+    return [package for package in wanted if not any(metadata.distributions(name=package))]
+
+
+def parse_and_run(name: str, arguments: Sequence[str]) -> None:
+    """Calls the function `command` of the command's module with its arguments."""
+    import tyro
+
+    command: Callable[..., None] = import_module(f"brctc.cli.{name}").command
+    text = (inspect.getdoc(command) or "").partition("\nArgs:")[0].rstrip()
+    tyro.cli(
+        command,
+        prog=f"brctc {name}",
+        description=text,  # tyro joins lines that begin with a letter, and keeps others
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+    )
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _say(who: str, what: str, code: int) -> int:
+    print(who, what, file=sys.stderr)
+    return code

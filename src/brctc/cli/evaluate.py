@@ -1,0 +1,61 @@
+"""`brctc evaluate`"""
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from brctc.cli.shared import model_directory, progress_bars
+from brctc.data import Prepared
+from brctc.report import Evaluation, evaluate, name_runs, results_table, to_rich
+from brctc.report.evaluate import BEAMS
+from brctc.report.runs import read_recipe
+
+
+def command(
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")],
+    *,
+    prepared: Annotated[
+        Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")
+    ] = None,
+    split: str = "test",
+    beam: int = 10,
+    limit: Annotated[int | None, arg(help_behavior_hint="(default: all)")] = None,
+    repeats: int = 3,
+    beams: Annotated[tuple[int, ...], arg(metavar="INT ...")] = BEAMS,
+    out: Annotated[Path, arg(metavar="FILE")] = Path("evaluation.json"),
+) -> None:
+    """Measure trained models on a prepared split: errors, down-sampling factor, real-time factor.
+    - The first run is what the others are compared with.
+    - Speed is measured on one thread, all models taking turns, so that a busy machine slows
+      all of them; on an idle one the figures are better.
+
+    Examples:
+      brctc evaluate exp/vanilla exp/brctc --prepared data/prepared/mine
+      brctc evaluate exp/vanilla exp/brctc --split dev --limit 100 --beams 2 10
+
+    Args:
+        runs: Directories of runs or of their models.
+        prepared: A directory that `brctc prepare` or `brctc train` has written.
+        split: The split to decode.
+        beam: Hypotheses that a search keeps; greedy ones keep one.
+        limit: Decode so many utterances, spread over the split.
+        repeats: How often an utterance is timed; the median counts.
+        beams: Other sizes of the beam whose speed is measured.
+        out: Gets all of it as JSON; `brctc report` takes it.
+    """
+    models = {name: model_directory(run) for name, run in name_runs(runs).items()}
+    corpus = Prepared(prepared or read_recipe(runs[0]).corpus.prepared, split)
+    with progress_bars() as progress:
+        evaluation = evaluate(
+            models, corpus, beam=beam, limit=limit, repeats=repeats, beams=beams, progress=progress
+        )
+    evaluation.save(out)
+    show(evaluation)
+    print(f"All of it is in {out}.")
+
+
+def show(evaluation: Evaluation) -> None:
+    """The table of results."""
+    Console().print(to_rich(results_table(evaluation, paper=False)))

@@ -1,0 +1,135 @@
+"""`brctc prepare`"""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from brctc.cli.shared import Assignments, Flag, parse_assignments, progress_bars, table
+from brctc.data import (
+    SPEEDS,
+    FeatureConfig,
+    PreparationError,
+    Summary,
+    TokenConfig,
+    Tokenizer,
+    prepare_corpus,
+    prepare_manifest,
+)
+from brctc.data.manifest import parse_manifest
+
+CHARACTERS, FILTERBANK = TokenConfig(), FeatureConfig()
+
+
+def command(
+    manifests: Annotated[
+        tuple[Path, ...], Positional, arg(metavar="MANIFEST ...", help_behavior_hint="")
+    ] = (),
+    *,
+    out: Annotated[Path, arg(metavar="DIR")],
+    split: Annotated[
+        tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: the files' names)")
+    ] = (),
+    skip_bad: Flag = False,
+    speeds: Annotated[tuple[float, ...], arg(metavar="FLOAT ...")] = SPEEDS,
+    subsampling: Literal[1, 2, 4] = 4,
+    tokens: TokenConfig = CHARACTERS,
+    features: FeatureConfig = FILTERBANK,
+    corpus: Annotated[
+        Literal["handwriting", "digit-strings", "grid"] | None, arg(help_behavior_hint="")
+    ] = None,
+    source: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None,
+    set: Assignments = (),
+) -> None:
+    """Check a corpus and compute its features: your own from manifests, or one that is built in.
+    - A manifest is a TSV file with a header and the columns id, text, path (of the audio, seen
+      from the manifest) and duration in seconds; it may have speaker, start_sample, num_samples
+      and word_times. docs/own-data.md shows how to write one.
+    - Every row is checked. If something is wrong, all problems are listed by id and the split
+      is not written.
+
+    Examples:
+      brctc prepare train.tsv dev.tsv test.tsv --out data/prepared/mine
+      brctc prepare recordings.tsv --split train --out data/prepared/mine --skip-bad
+      brctc prepare --corpus handwriting --out data/prepared/handwriting
+      brctc prepare --corpus digit-strings --source data/audiomnist --out data/prepared/digits
+
+    Args:
+        manifests: One for each split.
+        out: Gets the prepared splits.
+        split: The names of the manifests' splits.
+        skip_bad: Leave bad rows out, and list them.
+        speeds: The split "train" is stored at each of these speeds.
+        subsampling: The encoder's, to see whether a transcript fits into its frames.
+        tokens: What a transcript is counted in then.
+        corpus: A corpus that is built in: prepares train, dev and test.
+        source: Where the recordings of digit-strings or grid are.
+        set: Options of the corpus, such as train_strings=1000 or seed=1.
+    """
+    if bool(manifests) == (corpus is not None):
+        raise ValueError("say either MANIFEST... or --corpus")
+    if corpus is not None:
+        options: dict[str, Any] = parse_assignments(set)
+        if source is not None:
+            options["source"] = source
+        with progress_bars() as bars:
+            progress = partial(bars, f"preparing {corpus}")
+            summaries = list(prepare_corpus(corpus, out, progress=progress, **options).values())
+        show(summaries, out)
+        return
+    names = split or tuple(manifest.stem for manifest in manifests)
+    if len(names) != len(manifests) or len(names) != len({*names}):
+        raise ValueError(f"{len(manifests)} manifests need as many different splits, got {', '.join(names)}")
+    found = dict(zip(names, manifests, strict=True))
+    counted_in = training_tokens(found, tokens)
+    summaries, problems = [], []
+    with progress_bars() as bars:
+        for name, manifest in found.items():
+            try:
+                summary = prepare_manifest(
+                    manifest,
+                    out,
+                    name,
+                    features,
+                    tokens=counted_in,
+                    subsampling=subsampling,
+                    speeds=speeds if name == "train" else (1.0,),
+                    skip_bad=skip_bad,
+                    progress=partial(bars, f"preparing {name}"),
+                )
+                summaries.append(summary)
+            except PreparationError as error:
+                problems.append(str(error))
+    show(summaries, out)
+    if problems:
+        raise ValueError(
+            "\n".join([*problems, "Nothing was written of these; --skip-bad leaves bad rows out."])
+        )
+
+
+def training_tokens(manifests: dict[str, Path], tokens: TokenConfig) -> TokenConfig | Tokenizer:
+    """BPE is made from the training texts, and then counts the tokens of every split."""
+    if tokens.kind != "bpe" or "train" not in manifests:
+        return tokens
+    rows, _ = parse_manifest(manifests["train"])
+    return Tokenizer.train([row.text for row in rows if row.text], tokens)
+
+
+def show(summaries: list[Summary], out: Path) -> None:
+    """What was prepared, and what was left out."""
+    if not summaries:
+        return
+    header = ("split", "utterances", "hours", "frames", "words", "speakers")
+    rows = [
+        (s.split, s.utterances, f"{s.duration_s / 3600:.2f}", s.num_frames, s.words, s.speakers or "-")
+        for s in summaries
+    ]
+    print(table(header, rows))
+    for summary in summaries:
+        if summary.resampled:
+            print(f"{summary.split}: resampled from {', '.join(map(str, summary.resampled))} Hz")
+        if summary.skipped:
+            left_out = "\n  ".join(map(str, summary.skipped))
+            print(f"{summary.split}: {len(summary.skipped)} left out:\n  {left_out}")
+    print(f"prepared in {out}")

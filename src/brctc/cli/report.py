@@ -1,0 +1,42 @@
+"""`brctc report`"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from brctc.cli.evaluate import show
+from brctc.cli.shared import progress_bars
+from brctc.report import Evaluation, make_report, write_report
+
+
+def command(
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")],
+    *,
+    out: Annotated[Path, arg(metavar="PAGE")] = Path("report.html"),
+    evaluation: Annotated[
+        Path | None, arg(metavar="FILE", help_behavior_hint="(default: measure now)")
+    ] = None,
+) -> None:
+    """Write a page about runs: results, posteriors, attention, training curves, speed.
+    - The page is one HTML file that needs no network.
+
+    Examples:
+      brctc report exp/vanilla exp/brctc --out report.html
+      brctc report exp/vanilla exp/brctc --evaluation evaluation.json
+
+    Args:
+        runs: Directories of finished runs, the one to compare with first.
+        out: The page; what is measured goes into a JSON file beside it.
+        evaluation: What `brctc evaluate` has measured of these runs.
+    """
+    made_by = shlex.join(["brctc", *sys.argv[1:]])
+    if evaluation is not None:
+        write_report(runs, out, Evaluation.load(evaluation), command=made_by)
+    else:
+        with progress_bars() as progress:
+            measured = make_report(runs, out, progress=progress, command=made_by)
+        show(measured)
+    print(f"The report is {out}.")

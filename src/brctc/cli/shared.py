@@ -1,0 +1,108 @@
+"""What several commands need."""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from tyro.conf import UseAppendAction, arg
+
+Assignments = Annotated[
+    tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
+]
+"""--set a=1 b.c=2 --set d=3"""
+Flag = Annotated[bool, arg(help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+
+
+def parse_assignments(given: Assignments) -> dict[str, Any]:
+    """Keys with their values, which are YAML."""
+    found: dict[str, Any] = {}
+    for text in (text for group in given for text in group):
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ValueError(f"--set takes key=value, got {text!r}")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"--set {key}: {value!r} is not YAML") from None
+        if isinstance(found[key], str):
+            found[key] = _number(found[key])
+    return found
+
+
+def _number(text: str) -> float | str:
+    """YAML takes 3e-4 for a text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def recipes_directory() -> Path:
+    """The recipes that come with brctc: inside the installed package, or beside the sources."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent.parent / "recipes"
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe file, or one that comes with brctc, such as handwriting/brctc."""
+    if Path(name).is_file():
+        return Path(name)
+    directory = recipes_directory()
+    ours = {
+        path.relative_to(directory).with_suffix("").as_posix(): path for path in directory.rglob("*.yaml")
+    }
+    wanted = name.removeprefix("recipes/").removesuffix(".yaml")
+    if wanted in ours:
+        return ours[wanted]
+    near = difflib.get_close_matches(wanted, ours, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"brctc brings: {', '.join(sorted(ours))}"
+    raise ValueError(f"there is no recipe {name}; {hint}")
+
+
+def model_directory(path: Path) -> Path:
+    """The model of a run, or a model's own directory."""
+    if (path / "recipe.json").exists():
+        if not (path / "model" / "model.json").exists():
+            raise ValueError(f"the run {path} has no model yet: brctc train ... --resume completes it")
+        return path / "model"
+    return path
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars on the terminal, to be called with what is done, how much of it is, and of how much."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns of text, all but the first to the right."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *(c.rjust(w) for c, w in zip(row[1:], others, strict=True))])
+        for row in cells
+    )

@@ -1,0 +1,168 @@
+"""Several trainings at once, each in a process with one thread, all in one display."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from brctc.cli import STOPPED
+from brctc.train import Interrupted, Recipe, train
+from brctc.train.journal import METRICS
+
+POLL_S = 0.5
+NOTE_S = 30.0  # between lines where there is no terminal to draw bars on
+TAIL_BYTES = 1 << 16
+
+
+class Training(NamedTuple):
+    """A training in a process of its own, and what that says on stderr."""
+
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    def failed(self) -> bool:
+        """Whether it has ended without a model."""
+        return self.process.poll() not in (None, 0)
+
+    def reason(self) -> str:
+        """Why."""
+        self.errors.seek(0)
+        return self.errors.read().strip() or f"exit code {self.process.returncode}"
+
+
+def train_side_by_side(recipes: Mapping[str, Recipe], directory: Path) -> None:
+    """Trains each recipe in the folder of its name; continues what was begun.
+
+    When one fails, or on Ctrl-C, all end their step and write a checkpoint.
+    """
+    with _display(recipes, directory) as show, _trainings(recipes, directory) as trainings:
+        while True:
+            for name, training in trainings.items():
+                if training.failed():
+                    raise ValueError(f"the training of {name} has failed: {training.reason()}")
+            show()
+            if all(training.process.returncode == 0 for training in trainings.values()):
+                return
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def _trainings(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[dict[str, Training]]:
+    """The trainings, running; at the end of the block they are told to stop."""
+    with ExitStack() as stack:
+        trainings: dict[str, Training] = {}
+        try:
+            for name, recipe in recipes.items():
+                errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+                trainings[name] = Training(_start(recipe, directory / name, errors), errors)
+            yield trainings
+        finally:
+            for training in trainings.values():
+                training.process.terminate()  # does nothing to one that has ended
+            for training in trainings.values():
+                training.process.communicate()
+
+
+def _start(recipe: Recipe, run_dir: Path, errors: IO[str]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brctc.cli.side_by_side", str(run_dir)],
+        stdin=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C is for this process alone, which then tells the others
+    )
+    assert process.stdin is not None
+    process.stdin.write(recipe.model_dump_json() + "\n")
+    process.stdin.flush()
+    return process
+
+
+@contextmanager
+def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callable[[], None]]:
+    """A bar for each training; lines now and then where there is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, TextColumn("{task.fields[state]}"), *times, console=console) as progress:
+        tasks = {}
+        for name, recipe in recipes.items():
+            steps = [stage.steps for stage in recipe.stages.values()]
+            total = sum(filter(None, steps)) if all(steps) else None
+            done = last_record(directory / name).get("step", 0)
+            tasks[name] = progress.add_task(name, total=total, completed=done, state="")
+        noted = time.monotonic()
+
+        def show() -> None:
+            nonlocal noted
+            lines = []
+            for name, task in tasks.items():
+                if record := last_record(directory / name):
+                    progress.update(task, completed=record["step"], state=_state(record))
+                    lines.append(f"{name}: step {record['step']}, {_state(record)}")
+            if not console.is_terminal and time.monotonic() > noted + NOTE_S:
+                console.print("\n".join(lines), highlight=False)
+                noted = time.monotonic()
+
+        yield show
+
+
+def _state(record: Mapping[str, Any]) -> str:
+    shown = (("loss", "loss {:.3f}"), ("dev_error", "dev error {:.1%}"), ("dev_factor", "factor {:.2f}"))
+    return "  ".join(text.format(record[key]) for key, text in shown if key in record)
+
+
+def last_record(run_dir: Path) -> dict[str, Any]:
+    """The newest value of everything that a training has written into its metrics."""
+    path = run_dir / METRICS
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        start = max(0, path.stat().st_size - TAIL_BYTES)
+        file.seek(start)
+        lines = file.read().split(b"\n")[1 if start else 0 : -1]  # whole ones
+    found: dict[str, Any] = {}
+    for line in lines:
+        found |= json.loads(line)
+    return found
+
+
+def main() -> None:
+    """Trains the recipe on stdin. The end of stdin is the end of whoever waits for the training."""
+    import torch
+
+    torch.set_num_threads(1)
+    recipe = Recipe.model_validate_json(sys.stdin.readline())
+
+    def stop_with_parent() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_with_parent, daemon=True).start()
+    try:
+        train(recipe, sys.argv[1], resume=True, progress=False)
+    except Interrupted:
+        sys.exit(STOPPED)
+    except (ValueError, OSError, ArithmeticError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
