@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brctc.models.config import AttentionConfig
-from brctc.models.layers import Dropout, FeedForward, attention_mask, join_heads, split_heads
+from brctc.models.layers import Dropout, FeedForward, attention_mask, join_heads, residual_linear, split_heads
 from brctc.models.positions import frame_positions
 
 IGNORED = -100  # a gold token that is padding
@@ -63,11 +63,11 @@ class DecoderLayer(nn.Module):
         self.heads = config.heads
         self.self_norm = nn.LayerNorm(dim)
         self.project = nn.Linear(dim, 3 * dim)
-        self.self_out = nn.Linear(dim, dim)
+        self.self_out = residual_linear(dim, dim)
         self.cross_norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(memory_dim, 2 * dim)
-        self.cross_out = nn.Linear(dim, dim)
+        self.cross_out = residual_linear(dim, dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, config.feed_forward_dim, config.dropout, nn.ReLU())
         self.dropout = Dropout(config.dropout)

@@ -13,6 +13,7 @@ from brctc.models.layers import (
     attention_mask,
     frame_mask,
     join_heads,
+    residual_linear,
     split_heads,
 )
 from brctc.models.positions import distance_positions, distance_scores
@@ -41,7 +42,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.project = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.out = residual_linear(dim, dim)
         if relative:
             self.distance = nn.Linear(dim, dim, bias=False)
             self.key_bias = nn.Parameter(torch.zeros(heads, 1, dim // heads))
@@ -81,7 +82,7 @@ class Convolution(nn.Module):
         # two dimensions, one of size 1: for channels last there is a fast kernel, in one there is none
         self.depthwise = nn.Conv2d(dim, dim, (1, kernel_size), padding=(0, kernel_size // 2), groups=dim)
         self.norm = nn.LayerNorm(dim)
-        self.out = nn.Linear(dim, dim)
+        self.out = residual_linear(dim, dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:

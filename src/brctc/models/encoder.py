@@ -61,6 +61,9 @@ class Encoder(nn.Module):
         self.first = half(config.first_layers)
         self.second = half(config.second_layers)
         self.ctc = nn.Linear(dim, vocab_size)
+        # logits that differ from the first step on: the smaller they start, the longer CTC says blank only
+        nn.init.normal_(self.ctc.weight, std=2 * dim**-0.5)
+        nn.init.zeros_(self.ctc.bias)
 
     def forward(
         self, features: Tensor, lengths: Tensor, trim: TrimConfig | None = None, at_least: Lengths = 1

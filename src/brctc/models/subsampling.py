@@ -26,17 +26,21 @@ class Subsampling(nn.Module):
     def __init__(self, factor: int, feature_dim: int, channels: int, dim: int) -> None:
         super().__init__()
         self.factor = factor
-        if factor == 1:
-            self.linear = nn.Linear(feature_dim, dim)
-            return
-        if feature_dim < WINDOW:
-            raise ValueError(
-                f"feature_dim is {feature_dim}, expected {WINDOW} or more to subsample {factor}x"
-            )
-        self.convolutions = nn.ModuleList(
-            [nn.Conv2d(1, channels, 3, 2), nn.Conv2d(channels, channels, 3, (factor // 2, 2))]
-        )
-        self.linear = nn.Linear(channels * ((feature_dim - WINDOW) // 4 + 1), dim)
+        self.convolutions = nn.ModuleList()
+        if factor > 1:
+            if feature_dim < WINDOW:
+                raise ValueError(f"feature_dim is {feature_dim}, expected {WINDOW} or more for {factor}x")
+            self.convolutions.append(nn.Conv2d(1, channels, 3, 2))
+            self.convolutions.append(nn.Conv2d(channels, channels, 3, (factor // 2, 2)))
+            feature_dim = channels * ((feature_dim - WINDOW) // 4 + 1)
+        self.linear = nn.Linear(feature_dim, dim)
+        # frames come out as large as normalised features go in: beside positions they must be seen
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                behind = "relu" if name.startswith("convolutions") else "linear"
+                nn.init.kaiming_normal_(parameter, nonlinearity=behind)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         shorter = subsampled_lengths(lengths, self.factor)
