@@ -1,0 +1,124 @@
+"""What an evaluation has found, as plain data that goes to JSON and back."""
+
+import json
+import os
+import platform
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
+from brctc.metrics.error_rate import Unit
+from brctc.report.files import write_whole
+
+
+@dataclass(frozen=True)
+class SystemResult:
+    """One system on the test set."""
+
+    name: str
+    method: str
+    """The search, as `brctc.decode.Recognizer` calls it."""
+    beam: int | None
+    """None for a greedy search."""
+    parameters: int
+    risk: str
+    """What the intermediate CTC was trained with at last, such as "early-finish 5"; "none" for plain CTC."""
+    trims: bool
+    steps: int | None
+    """Of its training, and the seconds that they took."""
+    train_s: float | None
+    error: ErrorRate
+    difference: Comparison | None
+    """To the first system (a), on the same utterances; None for the first itself."""
+    down_sampling: DownSampling
+    """What trimming keeps, or would keep of a system that does not trim."""
+    real_time: RealTime
+
+
+@dataclass(frozen=True)
+class BeamPoint:
+    """A system's speed with one size of the beam."""
+
+    name: str
+    method: str
+    beam: int
+    real_time: RealTime
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Systems on one test set, the baseline first."""
+
+    corpus: str
+    split: str
+    utterances: int
+    duration_s: float
+    unit: Unit
+    """Of the error rates."""
+    rtf_utterances: int
+    sweep_utterances: int
+    repeats: int
+    """Of every timing."""
+    systems: tuple[SystemResult, ...]
+    sweep: tuple[BeamPoint, ...]
+    machine: dict[str, str]
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(_plain(self), indent=1, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> "Evaluation":
+        """What `to_json` gave; anything else is refused."""
+        try:
+            return TypeAdapter(Evaluation).validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "it"
+            raise ValueError(f"not an evaluation: {place}: {first['msg']}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file whole or not at all."""
+        write_whole(path, self.to_json() + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> "Evaluation":
+        """Reads what `save` wrote."""
+        try:
+            return Evaluation.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def describe_machine() -> dict[str, str]:
+    """What the times were measured on."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and named tuples as objects with names."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        named = getattr(value, "_asdict", None)
+        return named() if named else [_plain(item) for item in value]
+    return value

@@ -1,0 +1,156 @@
+"""One HTML page that shows what trainings have reached: no network, no scripts, no other files."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from brctc.data import Prepared
+from brctc.report import sections
+from brctc.report.evaluate import Progress, evaluate
+from brctc.report.evaluation import Evaluation
+from brctc.report.files import write_whole
+from brctc.report.runs import read_recipe, read_run
+
+CSS = """
+:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5a626c; --line: #d5d9df;
+  --band: #f4f6f8; --mark: #0067a3; }
+@media (prefers-color-scheme: dark) { :root { --back: #15181c; --text: #e4e7eb; --soft: #a0a8b2;
+  --line: #363c44; --band: #1e2328; --mark: #6cb8ea; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 1120px; background: var(--back);
+  color: var(--text); font: 16px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .4rem; }
+h2 { font-size: 1.25rem; margin: 2.8rem 0 .5rem; padding-top: .7rem; border-top: 1px solid var(--line); }
+p { max-width: 46rem; margin: .5rem 0; }
+a { color: var(--mark); }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: .9rem 0 0; font-size: .95rem; }
+.soft, figcaption { color: var(--soft); font-size: .92rem; }
+figure { margin: 1.2rem 0 1.8rem; }
+figcaption { max-width: 54rem; margin-top: .35rem; }
+.wide { overflow-x: auto; }
+.wide svg { display: block; height: auto; max-width: none; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .32rem .65rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+th[scope=col] { white-space: normal; vertical-align: bottom; }
+th[scope=row] { text-align: left; font-weight: 500; white-space: pre; position: sticky; left: 0;
+  background: var(--back); }
+th.group { text-align: left; color: var(--soft); font-weight: 500; border-bottom: 0; }
+th.group, .begins { border-left: 1px solid var(--line); }
+tbody tr:nth-child(even) > * { background: var(--band); }
+code, pre { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .85rem; }
+pre { overflow: auto; max-height: 24rem; padding: .8rem; background: var(--band); border-radius: 4px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .95rem; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+summary { cursor: pointer; color: var(--mark); }
+"""
+
+
+def make_report(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    split: str = "test",
+    examples: int = 3,
+    command: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Evaluates finished runs, the baseline first, and writes the page, with its numbers beside it as JSON.
+
+    `options` are those of `evaluate`.
+    """
+    named = name_runs(runs)
+    prepared = _open_split(named, split)
+    for name, run in named.items():
+        read_run(name, run)  # what is broken is better known before the long part
+    models = {name: run / "model" for name, run in named.items()}
+    evaluation = evaluate(models, prepared, progress=progress, **options)
+    evaluation.save(Path(out).with_suffix(".json"))
+    write_report(runs, out, evaluation, prepared=prepared, examples=examples, command=command)
+    return evaluation
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    evaluation: Evaluation,
+    *,
+    prepared: Prepared | None = None,
+    examples: int = 3,
+    command: str | None = None,
+) -> None:
+    """Writes the page of an evaluation of these runs.
+
+    Args:
+        runs: directories of finished trainings, in the order of the evaluation's systems.
+        out: the HTML file.
+        evaluation: what `evaluate` has found.
+        prepared: the split that was evaluated; by default, where the first run's recipe says.
+        examples: utterances of it whose posteriors are shown.
+        command: what made the page; by default, the command of this process.
+    """
+    if len(runs) != len(evaluation.systems):
+        systems = ", ".join(system.name for system in evaluation.systems)
+        raise ValueError(f"{len(runs)} runs for an evaluation of {len(evaluation.systems)}: {systems}")
+    if examples < 1:
+        raise ValueError(f"examples is {examples}, expected at least 1")
+    named = {system.name: Path(run) for system, run in zip(evaluation.systems, runs, strict=True)}
+    prepared = prepared or _open_split(named, evaluation.split)
+    read = [read_run(name, run) for name, run in named.items()]
+    command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    contents = {
+        "results": ("Results", sections.results(evaluation)),
+        "posteriors": ("Where the spikes are", sections.posteriors(read, prepared, examples)),
+        "evolution": ("How they come about", sections.evolution(read, prepared)),
+        "attention": ("Where the encoder looks", sections.attention(read, prepared)),
+        "curves": ("Training curves", sections.curves(read)),
+        "speed": ("Speed and beam", sections.speed(evaluation)),
+        "made": ("How this page was made", sections.made(read, evaluation, command)),
+    }
+    write_whole(out, _page(evaluation, contents))
+
+
+def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
+    """Runs by the ends of their paths, as short as tells them apart."""
+    paths = [Path(run) for run in runs]
+    if not paths:
+        raise ValueError("there are no runs to report on")
+    whole = [path.resolve().parts for path in paths]
+    for depth in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return dict(zip(names, paths, strict=True))
+    raise ValueError(f"a run is named twice: {', '.join(map(str, paths))}")
+
+
+def _open_split(named: Mapping[str, Path], split: str) -> Prepared:
+    """The split of the corpus that all runs were trained on."""
+    places = {name: Path(read_recipe(run).corpus.prepared) for name, run in named.items()}
+    first, directory = next(iter(places.items()))
+    for name, place in places.items():
+        if place != directory:
+            raise ValueError(f"{first} was trained on {directory}, but {name} on {place}")
+    return Prepared(directory, split)
+
+
+def _page(evaluation: Evaluation, contents: Mapping[str, tuple[str, str]]) -> str:
+    title = escape(f"Bayes-risk CTC on {evaluation.corpus}")
+    links = "".join(f'<a href="#{name}">{escape(heading)}</a>\n' for name, (heading, _) in contents.items())
+    body = "".join(
+        f'<section id="{name}"><h2>{escape(heading)}</h2>\n{content}</section>\n'
+        for name, (heading, content) in contents.items()
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{CSS}</style></head>
+<body>
+<header id="about"><h1>{title}</h1>
+{sections.about(evaluation)}<nav>{links}</nav></header>
+{body}</body></html>
+"""

@@ -1,0 +1,167 @@
+"""Plots of numbers: results, training curves, speed against the size of the beam."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from brctc.report.evaluation import Evaluation
+from brctc.report.runs import RunFiles
+from brctc.report.style import FAINT, INK, colours, new_figure, styled
+
+WIDTH = 10.5
+BINS = 150
+"""Points of a training curve, at most."""
+
+
+@styled
+def plot_results(evaluation: Evaluation) -> Figure:
+    """Error rate, down-sampling and speed (Fig. 3a, 3b): shorter bars are better in all."""
+    systems = evaluation.systems
+    shades = colours(len(systems))
+    rows = np.arange(len(systems))[::-1]
+    figure = new_figure(WIDTH, 1.5 + 0.38 * len(systems), _headline(evaluation))
+    errors, factors, speeds = figure.subplots(1, 3)
+    for panel in (errors, factors, speeds):
+        panel.set_yticks(rows, [system.name for system in systems] if panel is errors else [])
+        panel.set_ylim(-0.6, len(systems) - 0.4)
+        panel.grid(visible=False, axis="y")
+        panel.tick_params(axis="y", length=0)
+    for row, system, shade in zip(rows, systems, shades, strict=True):
+        error = system.error
+        errors.barh(row, error.rate * 100, 0.6, color=shade)
+        errors.plot([error.low * 100, error.high * 100], [row, row], color=INK, linewidth=1.2)
+        errors.annotate(
+            f"{error.rate:.2%}", (error.high * 100, row), (4, 0), textcoords="offset points", va="center"
+        )
+        factor, oracle = system.down_sampling
+        factors.barh(row, factor, 0.6, color=shade, alpha=1.0 if system.trims else 0.45)
+        factors.plot([oracle, oracle], [row - 0.38, row + 0.38], color=INK, linewidth=1.6)
+        text = f"{factor:.2f}" + ("" if system.trims else " if trimmed")
+        inside = factor > 0.5
+        factors.annotate(
+            text, (factor, row), (-4 if inside else 4, 0), textcoords="offset points", va="center",
+            ha="right" if inside else "left",
+        )  # fmt: skip
+        timed = system.real_time
+        speeds.barh(row, timed.encoder_rtf, 0.6, color=shade)
+        speeds.barh(row, timed.decoder_rtf, 0.6, left=timed.encoder_rtf, color=shade, alpha=0.45)
+        speeds.annotate(
+            f"{timed.rtf:#.3g}", (timed.rtf, row), (4, 0), textcoords="offset points", va="center"
+        )
+    errors.set_xlim(0, max(system.error.high for system in systems) * 130 or 1)
+    factors.set_xlim(0, 1)
+    speeds.set_xlim(0, max(system.real_time.rtf for system in systems) * 1.3)
+    unit = {"word": "words", "char": "characters"}[evaluation.unit]
+    errors.set_title("error rate, with its 95% interval")
+    errors.set_xlabel(f"errors [% of {unit}]")
+    factors.set_title("frames kept; the mark is the oracle")
+    factors.set_xlabel("down-sampling factor")
+    speeds.set_title("encoder (full) and decoder (pale)")
+    speeds.set_xlabel("computation [s per s of input]")
+    return figure
+
+
+def _headline(evaluation: Evaluation) -> str:
+    first, *others = evaluation.systems
+    parts = [
+        f"{system.name}: {system.difference.difference * 100:+.2f} points of error, "
+        f"{system.down_sampling.factor:.0%} of the frames, {system.real_time.ratio - 1:+.0%} time"
+        for system in others
+        if system.difference is not None
+    ]
+    return "; ".join(parts) or f"{first.name}: {first.error.rate:.2%} errors"
+
+
+@styled
+def plot_beams(evaluation: Evaluation) -> Figure:
+    """Real-time factor against the size of the beam (Fig. 3c)."""
+    largest = max(point.beam for point in evaluation.sweep)
+    saved = "; ".join(
+        f"{point.name} {point.real_time.ratio - 1:+.0%}"
+        for point in evaluation.sweep
+        if point.beam == largest and point.name != evaluation.systems[0].name
+    )
+    baseline = evaluation.systems[0].name
+    title = f"Time at beam {largest} against {baseline}: {saved}" if saved else "Time against the beam"
+    figure = new_figure(7.2, 3.4, title)
+    panel = figure.subplots()
+    for system, shade in zip(evaluation.systems, colours(len(evaluation.systems)), strict=True):
+        points = [point for point in evaluation.sweep if point.name == system.name]
+        sizes = [point.beam for point in points]
+        panel.plot(sizes, [point.real_time.rtf for point in points], "o-", color=shade, markersize=3.5)
+        encoder = [point.real_time.encoder_rtf for point in points]
+        panel.plot(sizes, encoder, "--", color=shade, linewidth=1, alpha=0.8)
+        panel.annotate(
+            f"{system.name} ({points[-1].method})",
+            (sizes[-1], points[-1].real_time.rtf),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    panel.plot([], [], "--", color=FAINT, linewidth=1, label="encoder alone")
+    panel.legend(loc="upper left")
+    panel.set_xlabel("beam [hypotheses]")
+    panel.set_ylabel("computation [s per s of input]")
+    panel.set_ylim(0)
+    return figure
+
+
+@styled
+def plot_curves(runs: Sequence[RunFiles]) -> Figure:
+    """What the trainings wrote into metrics.jsonl."""
+    figure = new_figure(WIDTH, 5.6, _learnt(runs))
+    (losses, errors), (factors, risks) = figure.subplots(2, 2, sharex=True)
+    panels: tuple[Axes, ...] = (losses, errors, factors, risks)
+    for run, shade in zip(runs, colours(len(runs)), strict=True):
+        steps = [line for line in run.metrics if "seconds" in line]
+        dev = [line for line in run.metrics if "dev_error" in line]
+        _binned(losses, _column(steps, "step"), _column(steps, "loss"), shade, run.name)
+        errors.plot(_column(dev, "step"), 100 * _column(dev, "dev_error"), ".-", color=shade)
+        factors.plot(_column(dev, "step"), _column(dev, "dev_factor"), ".-", color=shade)
+        risks.plot(_column(steps, "step"), _column(steps, "inter_risk"), color=shade)
+        for before, line in pairwise(steps):
+            if line["stage"] != before["stage"]:
+                for panel in panels:
+                    panel.axvline(before["step"], color=FAINT, linewidth=0.8, linestyle=":")
+    losses.set_title("training loss: mean, and where 8 of 10 steps are")
+    losses.set_ylabel("loss [nats per label]")
+    losses.set_yscale("log")
+    losses.legend()
+    errors.set_title("error on the development set, final CTC, greedy")
+    errors.set_ylabel("errors [%]")
+    errors.set_ylim(0, 105)
+    factors.set_title("frames that trimming keeps, or would keep")
+    factors.set_ylabel("down-sampling factor")
+    factors.set_ylim(0, 1.03)
+    risks.set_title("risk factor of the intermediate CTC")
+    risks.set_ylabel("λ [nats]")
+    risks.set_ylim(0)
+    for panel in (factors, risks):
+        panel.set_xlabel("step")
+    return figure
+
+
+def _learnt(runs: Sequence[RunFiles]) -> str:
+    parts = []
+    for run in runs:
+        dev = [line for line in run.metrics if "dev_error" in line]
+        if dev:
+            parts.append(f"{run.name} {dev[-1]['dev_error']:.1%} at {dev[-1]['dev_factor']:.2f}")
+    return "Errors and frames kept at the end of training: " + "; ".join(parts)
+
+
+def _column(lines: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([line[name] for line in lines], float)
+
+
+def _binned(axis: Axes, steps: np.ndarray, values: np.ndarray, shade: str, label: str) -> None:
+    """Many noisy points as a line of means in a band from the first to the last tenth."""
+    groups = np.array_split(np.arange(len(steps)), min(BINS, max(1, len(steps) // 5)))
+    middle = [steps[group].mean() for group in groups]
+    low, high = ([np.quantile(values[group], share) for group in groups] for share in (0.1, 0.9))
+    axis.fill_between(middle, low, high, color=shade, alpha=0.2, linewidth=0)
+    axis.plot(middle, [values[group].mean() for group in groups], color=shade, label=label)

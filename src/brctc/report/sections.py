@@ -1,0 +1,137 @@
+"""The sections of the page: each a few plots or a table, and a line on how to read them."""
+
+import time
+from collections.abc import Sequence
+from html import escape
+
+import yaml
+from matplotlib.figure import Figure
+
+from brctc.data import Prepared
+from brctc.report.evaluation import Evaluation
+from brctc.report.pictures import example_indices, plot_attention, plot_evolution, plot_posteriors
+from brctc.report.plots import plot_beams, plot_curves, plot_results
+from brctc.report.runs import RunFiles
+from brctc.report.style import to_svg
+from brctc.report.tables import results_table, to_html
+
+
+def about(evaluation: Evaluation) -> str:
+    """What this is."""
+    names = ", ".join(f"<b>{escape(system.name)}</b>" for system in evaluation.systems)
+    where = f"{escape(evaluation.corpus)} ({escape(evaluation.split)})"
+    return f"""<p>CTC decides what a model says; Bayes-risk CTC
+(<a href="https://arxiv.org/abs/2210.07499">Tian et al., ICLR 2023</a>) also decides when. Trained to finish
+early, a model says all it has to say in its first frames; the rest is cut off after half of the encoder, and
+everything behind it has less to do.</p>
+<p>Compared here: {names}, on {evaluation.utterances:,} utterances ({evaluation.duration_s / 60:.1f} min) of
+{where}. Small models and a small corpus: the size of the effect is what to look at, not the error rates as
+such.</p>
+"""
+
+
+def results(evaluation: Evaluation) -> str:
+    """Bars, and the table with the paper's figures."""
+    first = escape(evaluation.systems[0].name)
+    bars = _figure(
+        plot_results(evaluation),
+        """Shorter is better everywhere. Left: the thin line is the 95% bootstrap interval over utterances.
+Middle: pale bars show what trimming would keep of a model that is not trimmed; no alignment fits into less
+than the oracle, labels / frames. Right: one thread, without making the features.""",
+    )
+    return f"""{bars}<div class="wide">{to_html(results_table(evaluation))}</div>
+<p class="soft">The paper's columns are its own results with large models on 178 to 10,000 hours of speech
+(appendix G; RTF on an Intel Xeon Platinum 8255C); those of this page are small-scale. Neither error rates
+nor RTFs compare across the line, the changes do. The difference to {first} is paired: both are judged on the
+same resampled utterances. RTF: seconds of computation per second of input, one thread, batch of one, medians
+of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
+turns.{_clock_note(evaluation)}</p>
+"""
+
+
+def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> str:
+    """Spikes over the input, for a few utterances."""
+    what = "the handwritten line" if prepared.feature_config is None else "log-mel features of the audio"
+    note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
+probability of each token, frame by frame, at the CTC output between the two halves of the encoder, in the
+colours of the bars; the thin grey line is the blank. Behind the dashed line nothing but certain blanks is
+left, and trimming cuts it off."""
+    plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
+    return "".join(_figure(plot, note if i == 0 else "") for i, plot in enumerate(plots))
+
+
+def evolution(runs: Sequence[RunFiles], prepared: Prepared) -> str:
+    """Posteriors and gradients over training."""
+    without = [run.name for run in runs if not run.snapshots]
+    if without:
+        names = escape(", ".join(without))
+        return f"<p>No snapshots were asked for (<code>monitor.snapshot_steps</code>) in: {names}.</p>\n"
+    return _figure(
+        plot_evolution(runs, Prepared(prepared.directory, "dev")),
+        """One utterance of the development set, from the first step (top) to the last. For each system,
+left: the posterior of the intermediate CTC; right: minus the gradient of its loss, the share of the weighed
+alignments that stand on a token in a frame, which is where the loss pulls it. λ is the risk factor of the
+moment; without one, the loss is plain CTC. Colours as in the input on top; the thin grey line is the
+blank.""",
+    )
+
+
+def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
+    """Self-attention of every layer and head."""
+    (index,) = example_indices(prepared, 1)
+    return _figure(
+        plot_attention(runs, prepared, index),
+        """A row of a map is one output frame, bright where it looks; looking at itself is the diagonal.
+Triangles mark the frames of the spikes; the number is how many frames ahead of themselves these look, on
+average. A model that finishes early must fetch all of the input into its first rows. White dashes: the rows
+above go on to the second half, whose maps are as small as what is left.""",
+    )
+
+
+def curves(runs: Sequence[RunFiles]) -> str:
+    """Training curves."""
+    return _figure(
+        plot_curves(runs),
+        """A dotted line begins a new stage. Losses under different risks are not comparable: a risk adds its
+own nats. The development set is decoded greedily at every checkpoint.""",
+    )
+
+
+def speed(evaluation: Evaluation) -> str:
+    """The sweep over beams."""
+    if not evaluation.sweep:
+        return "<p>No beams were measured.</p>\n"
+    return _figure(
+        plot_beams(evaluation),
+        f"""Whole system (solid) and encoder alone (dashed), one thread, {evaluation.sweep_utterances}
+utterances, medians of {evaluation.repeats}; all sizes and systems take turns in one run. The gap between the
+two lines of a system is its decoder.{_clock_note(evaluation)}""",
+    )
+
+
+def made(runs: Sequence[RunFiles], evaluation: Evaluation, command: str) -> str:
+    """Where the page comes from."""
+    facts = {"command": command, "written": time.strftime("%Y-%m-%d %H:%M"), **evaluation.machine}
+    listed = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items())
+    recipes = "".join(
+        _details(
+            f"Recipe of {run.name} ({run.directory})",
+            yaml.safe_dump(run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        )
+        for run in runs
+    )
+    numbers = _details("All numbers of this page (JSON)", evaluation.to_json())
+    return f"<dl>{listed}</dl>\n{recipes}{numbers}"
+
+
+def _clock_note(evaluation: Evaluation) -> str:
+    return " A column of handwriting counts as 10 ms." if evaluation.corpus == "handwriting" else ""
+
+
+def _details(title: str, text: str) -> str:
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>\n"
+
+
+def _figure(figure: Figure, note: str) -> str:
+    caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
+    return f'<figure><div class="wide">{to_svg(figure)}</div>{caption}</figure>\n'

@@ -1,0 +1,169 @@
+"""CTC posteriors (or gradients) as coloured spikes, each labelled with its token.
+
+Axes: T encoder frames, C classes, K tokens that the spikes say, one after the other.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from brctc.align import best_path
+from brctc.data import Prepared, Tokenizer
+from brctc.decode import ctc_greedy
+from brctc.models.subsampling import WINDOW
+from brctc.report.style import FAINT, INK, bare, colours
+
+SEEN = 0.004  # less than this is not drawn
+LABELLED = 0.15  # a spike that is lower gets no label
+LABEL_BAND = 1.32  # the top of the axis: above 1 there is room for labels
+
+
+class Spikes(NamedTuple):
+    """A table (T, C) of shares, parted by the tokens that it says."""
+
+    labels: list[str]
+    """(K)"""
+    heights: np.ndarray
+    """(K, T): where a class is said twice, each frame belongs to the nearer of its spikes."""
+    blank: np.ndarray
+    """(T)"""
+    other: np.ndarray
+    """(T): classes that are not among the tokens."""
+
+
+class Clock(NamedTuple):
+    """Where encoder frames lie on the input's axis."""
+
+    unit: str
+    frame: float
+    """How much of the axis an encoder frame covers."""
+    first: float
+    """The middle of the first encoder frame."""
+
+    def middles(self, count: int) -> np.ndarray:
+        """Of so many frames."""
+        return self.first + self.frame * np.arange(count)
+
+
+def input_clock(prepared: Prepared, subsampling: int) -> Clock:
+    """Seconds for audio; columns for what has no sound."""
+    unit, step = ("time [s]", prepared.frame_shift_s) if prepared.feature_config else ("column", 1.0)
+    return Clock(unit, subsampling * step, (WINDOW / 2 if subsampling > 1 else 0.5) * step)
+
+
+def said_spikes(posterior: np.ndarray, tokenizer: Tokenizer) -> tuple[Spikes, list[int], list[int]]:
+    """The spikes of what a posterior says when each frame's best class is taken; the tokens, their frames."""
+    logits = torch.from_numpy(posterior).clamp(min=1e-30).log()[None]
+    (said,) = ctc_greedy(logits, torch.tensor([len(posterior)]))
+    frames = said.frames or []
+    return part(posterior, said.tokens, frames, tokenizer), said.tokens, frames
+
+
+def target_spikes(
+    table: np.ndarray, posterior: np.ndarray, targets: list[int], tokenizer: Tokenizer
+) -> Spikes:
+    """A table parted by a target's tokens, which lie where the posterior's best path has them."""
+    log_probs = torch.from_numpy(posterior).clamp(min=1e-7).log()[:, None]  # float16 was stored
+    found = best_path(log_probs, torch.tensor([targets]), [len(posterior)], [len(targets)])
+    middle = (found.start[0] + found.end[0]) // 2
+    return part(table, targets, middle.tolist(), tokenizer)
+
+
+def part(table: np.ndarray, tokens: Sequence[int], frames: Sequence[int], tokenizer: Tokenizer) -> Spikes:
+    """Gives every frame of a class to the token of that class whose own frame is nearest."""
+    time = np.arange(len(table))
+    heights = np.zeros((len(tokens), len(table)), np.float32)
+    for token in set(tokens):
+        members = [k for k, other in enumerate(tokens) if other == token]
+        distance = np.abs(time[:, None] - np.array([frames[k] for k in members]))
+        nearest = distance.argmin(1)
+        for row, k in enumerate(members):
+            heights[k] = np.where(nearest == row, table[:, token], 0)
+    other = np.clip(table[:, 1:].sum(1) - heights.sum(0), 0, None)
+    labels = [tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in tokens]
+    return Spikes(labels, heights, table[:, 0], other)
+
+
+def draw_spikes(axis: Axes, spikes: Spikes, clock: Clock, width: float, font_size: float = 8.5) -> None:
+    """`width`: of the axis, in inches, roughly; for the room that labels need."""
+    x = clock.middles(len(spikes.blank))
+    low, high = x[0] - clock.frame / 2, x[-1] + clock.frame / 2
+    axis.set_xlim(low, high)
+    axis.set_ylim(0, LABEL_BAND)
+    axis.set_yticks([0, 0.5, 1])
+    axis.stairs(spikes.blank, _edges(x, np.arange(len(x))), baseline=None, color=FAINT, alpha=0.7)
+    _fill(axis, x, spikes.other, FAINT)
+    shades = colours(len(spikes.labels))
+    for heights, shade in zip(spikes.heights, shades, strict=True):
+        _fill(axis, x, heights, shade)
+    peaks = spikes.heights.argmax(1) if len(spikes.labels) else np.zeros(0, int)
+    tall = [k for k, peak in enumerate(peaks) if spikes.heights[k, peak] >= LABELLED]
+    places = [float(x[peaks[k]]) for k in tall]
+    labels = [spikes.labels[k] for k in tall]
+    spread = spread_labels(places, labels, font_size, (high - low) / (width * 72), low, high)
+    for k, place, label, middle in zip(tall, places, labels, spread, strict=True):
+        top = float(spikes.heights[k, peaks[k]])
+        axis.plot([place, middle], [top + 0.01, 1.09], color=shades[k], linewidth=0.6, alpha=0.8)
+        axis.text(middle, 1.1, label, color=INK, fontsize=font_size, ha="center", va="bottom")
+
+
+def spread_labels(
+    places: Sequence[float],
+    labels: Sequence[str],
+    font_size: float,
+    per_point: float,
+    low: float,
+    high: float,
+) -> list[float]:
+    """Where labels go so that none covers another: at their places, or pushed aside, from low to high."""
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    widths = [(0.62 * len(label) * font_size + 3) * per_point for label in labels]
+    middles = list(places)
+    edge = low
+    for i in order:
+        middles[i] = max(places[i], edge + widths[i] / 2)
+        edge = middles[i] + widths[i] / 2
+    edge = high
+    for i in reversed(order):
+        middles[i] = min(middles[i], edge - widths[i] / 2)
+        edge = middles[i] - widths[i] / 2
+    return middles
+
+
+def draw_input(axis: Axes, prepared: Prepared, index: int) -> None:
+    """The handwritten line, or log-mel features; below it, where each word is, in the spikes' colours."""
+    features, utterance = prepared.features(index).T, prepared.utterances[index]
+    bare(axis)
+    axis.set_yticks([])
+    axis.tick_params(bottom=False, labelbottom=False)
+    if prepared.feature_config is None:
+        per_second = 1 / prepared.frame_shift_s
+        extent = (0, features.shape[1], 0, 1)
+        axis.imshow(features, aspect="auto", extent=extent, interpolation="bilinear", cmap="Greys", vmin=0)
+    else:
+        per_second = 1.0
+        extent = (0, features.shape[1] * prepared.frame_shift_s, 0, 1)
+        axis.imshow(features[::-1], aspect="auto", extent=extent, interpolation="bilinear", cmap="magma")
+    axis.set_xlim(0, extent[1])
+    axis.set_ylim(-0.24, 1)
+    times = utterance.word_times or ()
+    for time, shade in zip(times, colours(len(times)), strict=True):
+        start, end = time.start_s * per_second, time.end_s * per_second
+        axis.barh(-0.15, end - start, 0.12, left=start, color=shade)
+
+
+def _fill(axis: Axes, x: np.ndarray, heights: np.ndarray, shade: str) -> None:
+    """A bar for every frame; only where there is something to see."""
+    seen = (heights > SEEN).nonzero()[0]
+    for group in np.split(seen, (np.diff(seen) > 1).nonzero()[0] + 1):
+        if len(group):
+            axis.stairs(heights[group], _edges(x, group), fill=True, color=shade, linewidth=0, alpha=0.85)
+
+
+def _edges(x: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """The bounds of frames that follow one another."""
+    half = (x[1] - x[0]) / 2 if len(x) > 1 else 0.5
+    return np.append(x[frames] - half, x[frames[-1]] + half)

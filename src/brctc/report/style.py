@@ -1,0 +1,115 @@
+"""How all plots look, and how they get into a page.
+
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart. What is drawn in INK takes the
+page's own text colour, so that a plot is readable on a light and on a dark page.
+"""
+
+import functools
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Callable
+from html import escape
+from typing import Any, ParamSpec
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+INK = "#010203"  # a colour that nothing else has: replaced by the page's text colour
+FAINT = "#8c919b"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+TITLE_CHARACTERS = 10  # that fit into an inch
+
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": FAINT,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "figure.dpi": 100,
+    "figure.facecolor": "none",
+    "figure.titlesize": 11,
+    "figure.titleweight": "bold",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "grid.alpha": 0.3,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",  # text stays text: any script that the reader's browser has
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 8,
+}
+
+
+def styled(plot: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A function that makes a figure, with all of the above in force."""
+
+    @functools.wraps(plot)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return plot(*args, **kwargs)
+
+    return inner
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """Inches; the title says what to see."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    lines = textwrap.wrap(title, int(width * TITLE_CHARACTERS))
+    figure.set_figheight(height + 0.2 * (len(lines) - 1))
+    figure.suptitle("\n".join(lines), x=0.008, ha="left")
+    return figure
+
+
+def colours(count: int) -> list[str]:
+    """One for each thing, again from the start when they run out."""
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def bare(axis: Axes) -> None:
+    """No grid and no frame: for pictures."""
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+
+
+def to_svg(figure: Figure) -> str:
+    """An <svg> element for a page: no references to anything outside, names of its own."""
+    file = io.StringIO()
+    salted: dict[Any, Any] = {**STYLE, "svg.hashsalt": figure.get_suptitle()}  # ids of its own
+    with mpl.rc_context(salted), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser may have it
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # every figure has the same ones
+    text = text.replace(INK, "currentColor")
+    width = round(figure.get_figwidth() * 96)
+    label = escape(figure.get_suptitle().replace("\n", " "))
+    return re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
+        rf'<svg role="img" aria-label="{label}" \1 style="width:{width}px">',
+        text,
+        count=1,
+    )

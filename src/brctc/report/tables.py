@@ -1,0 +1,180 @@
+"""The table of results: described once, shown in a terminal, on the page and in Markdown."""
+
+from collections.abc import Callable
+from html import escape
+from typing import NamedTuple
+
+from rich.table import Table as RichTable
+
+from brctc.report.evaluation import Evaluation, SystemResult
+from brctc.report.paper import PAPER, PaperResult
+
+NOTHING = "-"
+
+
+class Measure(NamedTuple):
+    """A row of the table: what it says of a system of ours, and of a pair of the paper's."""
+
+    title: str
+    of_system: Callable[[SystemResult], str]
+    of_paper: Callable[[PaperResult], str] = lambda paper: NOTHING
+
+
+class Group(NamedTuple):
+    """Columns that belong together."""
+
+    title: str
+    columns: tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """A table with a head of two lines; the first cell of a row is its title."""
+
+    groups: tuple[Group, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
+    """What the systems reach; with the paper's figures for the same kinds of system beside it."""
+    groups = [Group(_of_ours(evaluation), tuple(system.name for system in evaluation.systems))]
+    measures = _measures(evaluation)
+    columns = [[measure.of_system(system) for measure in measures] for system in evaluation.systems]
+    for kind in _kinds(evaluation) if paper else ():
+        names = tuple(f"{p.corpus} {p.test_set}, {p.hours:,} h" for p in PAPER[kind])
+        groups.append(Group(f"the paper, appendix G, {kind}: CTC → BRCTC", names))
+        columns += [[measure.of_paper(result) for measure in measures] for result in PAPER[kind]]
+    rows = zip([measure.title for measure in measures], *columns, strict=True)
+    return Table(tuple(groups), tuple(rows))
+
+
+def to_rich(table: Table) -> RichTable:
+    """For a terminal: `rich.print(to_rich(table))`."""
+    rich = RichTable(title="; ".join(group.title for group in table.groups), title_justify="left")
+    rich.add_column("")
+    for group in table.groups:
+        for column in group.columns:
+            rich.add_column(column, justify="right")
+    for row in table.rows:
+        rich.add_row(*row)
+    return rich
+
+
+def to_markdown(table: Table) -> str:
+    """For a README; the groups' titles stand in the columns'."""
+    first, *others = table.groups
+    head = ["", *first.columns]
+    for group in others:
+        head += [f"{column} ({group.title})" for column in group.columns]
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def to_html(table: Table) -> str:
+    """For the page."""
+    first_line = "<td></td>" + "".join(
+        f'<th colspan="{len(group.columns)}" scope="colgroup" class="group">{escape(group.title)}</th>'
+        for group in table.groups
+    )
+    starts = _starts(table)
+    second_line = "<td></td>" + "".join(
+        f'<th scope="col"{_class(i in starts)}>{escape(column)}</th>'
+        for i, column in enumerate(column for group in table.groups for column in group.columns)
+    )
+    body = "".join(
+        f'<tr><th scope="row">{escape(title)}</th>'
+        + "".join(f"<td{_class(i in starts)}>{escape(cell)}</td>" for i, cell in enumerate(cells))
+        + "</tr>\n"
+        for title, *cells in table.rows
+    )
+    return (
+        f"<table><thead><tr>{first_line}</tr>\n<tr>{second_line}</tr></thead>\n<tbody>{body}</tbody></table>"
+    )
+
+
+def _class(begins_group: bool) -> str:
+    return ' class="begins"' if begins_group else ""
+
+
+def _starts(table: Table) -> set[int]:
+    """The columns that begin a group."""
+    starts, column = set(), 0
+    for group in table.groups:
+        starts.add(column)
+        column += len(group.columns)
+    return starts
+
+
+def _of_ours(evaluation: Evaluation) -> str:
+    return f"small scale: {evaluation.corpus} {evaluation.split}, {evaluation.utterances:,} utterances"
+
+
+def _kinds(evaluation: Evaluation) -> list[str]:
+    """The paper's systems to compare with; a CTC system of ours is shown beside its transducers."""
+    methods = {system.method.removesuffix("-greedy") for system in evaluation.systems}
+    kinds = [kind for kind in ("attention", "transducer") if kind in methods]
+    return kinds or ["transducer"]
+
+
+def _measures(evaluation: Evaluation) -> list[Measure]:
+    first = evaluation.systems[0].name
+    of_unit = {"word": "words", "char": "characters"}[evaluation.unit]
+    return [
+        Measure(
+            "error rate, % (95% interval)",
+            lambda s: f"{s.error.rate * 100:.2f} ({s.error.low * 100:.2f} to {s.error.high * 100:.2f})",
+            lambda p: _pair(p.error),
+        ),
+        Measure(f"errors / {of_unit}", lambda s: f"{s.error.errors:,} / {s.error.tokens:,}"),
+        Measure(
+            f"difference to {first}, points",
+            _difference,
+            lambda p: f"{p.error[1] - p.error[0]:+.2f}",
+        ),
+        Measure(
+            "down-sampling factor",
+            lambda s: f"{s.down_sampling.factor:.3f}" + ("" if s.trims else " if trimmed"),
+            lambda p: f"{p.factor:.2f}",
+        ),
+        Measure(
+            "its oracle",
+            lambda s: f"{s.down_sampling.oracle:.3f}",
+            lambda p: f"{p.oracle:.2f}",
+        ),
+        Measure("real-time factor, RTF", lambda s: _rtf(s.real_time.rtf), lambda p: _pair(p.rtf)),
+        Measure("  of the encoder", lambda s: _rtf(s.real_time.encoder_rtf)),
+        Measure("  of the decoder", lambda s: _rtf(s.real_time.decoder_rtf)),
+        Measure(
+            f"RTF against {first}",
+            lambda s: NOTHING if s.difference is None else f"{s.real_time.ratio - 1:+.0%}",
+            lambda p: f"{p.rtf[1] / p.rtf[0] - 1:+.0%}",
+        ),
+        Measure(
+            "search",
+            lambda s: s.method if s.beam is None else f"{s.method}, beam {s.beam}",
+            lambda p: "beam 10",
+        ),
+        Measure("risk at the end", lambda s: s.risk),
+        Measure("parameters", lambda s: f"{s.parameters / 1e6:.2f} M"),
+        Measure("training", _training),
+    ]
+
+
+def _difference(system: SystemResult) -> str:
+    if system.difference is None:
+        return NOTHING
+    value, low, high = (100 * x for x in system.difference[2:5])
+    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def _training(system: SystemResult) -> str:
+    if system.steps is None or system.train_s is None:
+        return NOTHING
+    return f"{system.steps:,} steps, {system.train_s / 60:.1f} min"
+
+
+def _rtf(value: float) -> str:
+    return f"{value:#.3g}"
+
+
+def _pair(values: tuple[float, float]) -> str:
+    return f"{values[0]:.2f} → {values[1]:.2f}"
