@@ -36,6 +36,9 @@ class Recognizer:
     """
 
     def __init__(self, model: Model) -> None:
+        for name, tensor in model.system.state_dict().items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"the model's {name} is not finite: its training diverged")
         self.model = model
         model.system.eval()
 

@@ -1,4 +1,4 @@
-"""Transducer searches: one call of the joint network per step, and steps grow with the frames alone."""
+"""Transducer searches: one call of the joint network per step, and no more steps than frames and tokens."""
 
 import itertools
 
@@ -32,6 +32,7 @@ def transducer_beam(
     """The `nbest` best hypotheses of each utterance, each summed over its paths.
 
     No more than `max_symbols` * t tokens are said in the first t frames, so every search ends.
+
     Alignment-length synchronous search (Saon et al., 2020): at step i every hypothesis has used up
     i = frames + tokens. Chosen over the frame-synchronous search because
     - a step is one call of the joint network for the whole beam, and there are T + U steps; inside
