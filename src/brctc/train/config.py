@@ -67,7 +67,7 @@ class OptionsError(ValueError):
 
 
 class CorpusConfig(Config):
-    """Where the data comes from and where it lies prepared."""
+    """Where the data comes from and where it lies prepared; paths as seen from where the command runs."""
 
     name: Literal["handwriting", "digit-strings", "grid"] | None = None
     """A corpus that is built in."""
