@@ -33,18 +33,14 @@ def trim(
         from_logits=from_logits,
         at_least=at_least,
     )
-    return cut(hidden, kept), kept
-
-
-def cut(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The first frames of `hidden` (N, T, ...), as many as the longest utterance has."""
-    if hidden.dim() < 2 or hidden.shape[0] != lengths.shape[0]:
-        raise ValueError(f"hidden of shape {tuple(hidden.shape)} does not fit {lengths.shape[0]} lengths")
-    longest = lengths.max().item()
-    if torch.compiler.is_compiling():  # an exported program has to be told what always holds
+    if hidden.shape[:2] != log_probs.shape[:2]:
+        given, expected = tuple(hidden.shape), tuple(log_probs.shape[:2])
+        raise ValueError(f"hidden has shape {given}, but log_probs are of (N, T) = {expected}")
+    longest = kept.max().item()  # not int(): an export keeps this as a symbol
+    if torch.compiler.is_compiling():  # and must be told what always holds
         torch._check(longest >= 1)
         torch._check(longest <= hidden.shape[1])
-    return hidden[:, :longest]
+    return hidden[:, :longest], kept
 
 
 def trimmed_lengths(

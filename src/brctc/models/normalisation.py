@@ -40,12 +40,12 @@ class Normalisation(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         exists = frame_mask(lengths, features.shape[1], features.device)[..., None]
+        features = features.where(exists, 0)
         if self.kind == "global":
             features = (features - self.mean) / self.std.clamp(min=SMALLEST_DEVIATION)
         elif self.kind == "utterance":
             frames = exists.sum(1, keepdim=True)
-            present = features.where(exists, 0)
-            mean = present.sum(1, keepdim=True) / frames
-            variance = (present - mean).square().where(exists, 0).sum(1, keepdim=True) / frames
+            mean = features.sum(1, keepdim=True) / frames
+            variance = (features - mean).square().where(exists, 0).sum(1, keepdim=True) / frames
             features = (features - mean) / variance.sqrt().clamp(min=SMALLEST_DEVIATION)
         return features.where(exists, 0)

@@ -47,8 +47,8 @@ class Transducer(nn.Module):
     def predictions(self, targets: Tensor) -> Tensor:
         """(N, U + 1, joint_dim): before the first label of (N, U) targets, and behind each."""
         labels = nn.functional.pad(targets, (1, 0), value=BLANK)
-        state = self.initial_state(len(labels))
-        return self._run(labels, state)[0]
+        output, _ = self.lstm(self.dropout(self.embedding(labels)))
+        return self.project_prediction(self.dropout(output))
 
     def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
         """The transducer loss: nats per label, averaged over utterances, like the CTC losses."""
@@ -72,8 +72,15 @@ class Transducer(nn.Module):
 
     def predict(self, tokens: Tensor, state: PredictionState) -> tuple[Tensor, PredictionState]:
         """(N, joint_dim) predictions, given the last label (N) of each hypothesis: blank at first."""
-        prediction, state = self._run(tokens[:, None], state)
-        return prediction.squeeze(1), state
+        output = self.dropout(self.embedding(tokens))
+        hidden, cell = [], []
+        # by cells: nn.LSTM lays its weights out anew at every call, which takes longer than a step
+        for layer, weights in enumerate(self.lstm.all_weights):
+            output, memory = torch.lstm_cell(output, (state.hidden[layer], state.cell[layer]), *weights)
+            hidden.append(output)
+            cell.append(memory)
+        prediction = self.project_prediction(self.dropout(output))
+        return prediction, PredictionState(torch.stack(hidden), torch.stack(cell))
 
     def joint(self, encoder_frame: Tensor, prediction: Tensor) -> Tensor:
         """(..., C) log-probabilities for frames (..., D) and what `predict` gave; leading axes broadcast."""
@@ -82,7 +89,3 @@ class Transducer(nn.Module):
     def joint_projected(self, projected_frame: Tensor, prediction: Tensor) -> Tensor:
         """`joint` for frames that went through `project` already."""
         return self.out(torch.tanh(projected_frame + prediction)).log_softmax(-1)
-
-    def _run(self, labels: Tensor, state: PredictionState) -> tuple[Tensor, PredictionState]:
-        output, state = self.lstm(self.dropout(self.embedding(labels)), state)
-        return self.project_prediction(self.dropout(output)), PredictionState(*state)
