@@ -15,10 +15,10 @@ LAYERS = [
     {"train", "decode", "report"},
     {"models", "trim", "data", "metrics"},
     {"align"},
-    {"loss"},
+    {"loss", "transducer"},
     {"kernels"},
     {"risk"},
-    {"kernels.inputs", "kernels.reduction"},
+    {"kernels.inputs", "kernels.reduction", "kernels.transducer_inputs"},
     {"_native"},
 ]
 
