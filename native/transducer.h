@@ -3,9 +3,11 @@
 // A cell (t, u) of an utterance is the joint network's row of logits at frame t after u labels. The
 // vocabulary is seen row by row; the lattice sees four numbers per cell. Those of a frame lie
 // together, one kind after the other, each for u = 0 .. U:
-//     before the lattice:  logit of the blank,  logit of label u + 1,  shift,  scale
+//     before the lattice:  logit of the blank,  logit of label u + 1,  shift,  others
 //     after it:            how often the blank is taken,  the label,   shift,  scale
-// where softmax = exp(x - shift) * scale.
+// where `others` is the sum of exp(x - shift) over all classes but one, the blank or the label, which
+// of them has the larger logit; and the softmax is exp(x - shift) * scale. If a model is sure of that
+// one, the probability of the rest still has all its digits.
 #pragma once
 #include "kernels.h"
 

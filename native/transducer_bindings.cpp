@@ -63,7 +63,19 @@ class Transducer {
   }
 
   int64_t frames() const { return frame_offset_.back(); }
-  int64_t rows() const { return row_offset_.back(); }
+  int64_t first_frame(int64_t n) const { return frame_offset_[size_t(n)]; }
+
+  // How many rows the frames before this one have.
+  int64_t rows_before(int64_t frame) const { return frame < frames() ? place(frame).row : row_offset_.back(); }
+
+  // The end of a part: as many frames from `first` on as have at most so many rows, but at least one.
+  int64_t end_of_part(int64_t first, int64_t most_rows) const {
+    const int64_t row = rows_before(first) + most_rows;
+    const auto n = std::upper_bound(row_offset_.begin(), row_offset_.end(), row) - row_offset_.begin() - 1;
+    if (n == N_) return frames();
+    const int64_t t = (row - row_offset_[size_t(n)]) / (U_of_[size_t(n)] + 1);
+    return std::max(frame_offset_[size_t(n)] + t, first + 1);
+  }
 
   // Cells of dense logits (N, T, U + 1, C); strides are in elements.
   void read(Address logits, int64_t stride_n, int64_t stride_t, int64_t stride_u, Address cells) const {
@@ -289,6 +301,9 @@ class Transducer {
 void bind_transducer(nb::module_& m) {
   nb::class_<Transducer>(m, "Transducer")
       .def(nb::init<bool, int64_t, int64_t, int64_t, int64_t, Address, Address, Address, int64_t, int>())
+      .def("first_frame", &Transducer::first_frame)
+      .def("rows_before", &Transducer::rows_before)
+      .def("end_of_part", &Transducer::end_of_part)
       .def("read", &Transducer::read)
       .def("read_packed", &Transducer::read_packed)
       .def("lattice", &Transducer::lattice)

@@ -20,7 +20,8 @@ struct TransducerLattice {
   int64_t T, U, K, diagonals;
   double *blank_m, *label_m;  // (diagonals, K)
   Int *blank_e, *label_e;
-  Row<double> state[2];       // mass of the cells on this diagonal and on the next
+  Row<double> frame_blank, frame_label;  // emissions of a frame, on their way
+  Row<double> state[2];                  // mass of the cells on this diagonal and on the next
   double *visits, *visits_before;
 
   TransducerLattice(int64_t frames, int64_t labels)
@@ -39,12 +40,12 @@ struct TransducerLattice {
     const int64_t slots = diagonals * K + lanes;  // retreat() looks one slot past a row
     blank_m = arena.take<double>(slots), label_m = arena.take<double>(slots);
     blank_e = arena.take<Int>(slots), label_e = arena.take<Int>(slots);
-    for (auto& row : state) row.take(arena, K);
+    for (Row<double>* row : {&frame_blank, &frame_label, &state[0], &state[1]}) row->take(arena, K);
     visits = arena.take<double>(K), visits_before = arena.take<double>(K);
   }
 
   // From cells to emissions, frames to diagonals.
-  void fill(const In* cells) {
+  void fill(In* cells) {
     for (int64_t d = 0; d < diagonals; ++d) {
       const int64_t first = larger(d - T + 1, Int{0}), last = d < U ? d : U;  // the cells there are
       for (int64_t u = 0; u < K; ++u) {
@@ -53,25 +54,45 @@ struct TransducerLattice {
       }
     }
     for (int64_t u = 0; u < lanes; ++u) label_m[diagonals * K + u] = 0;
-    const int64_t count = U + 1;
     for (int64_t t = 0; t < T; ++t) {
-      const In* frame = cells + t * numbers_per_cell * count;
-      const In *shift = frame + 2 * count, *scale = frame + 3 * count;
+      fill_frame(cells + t * numbers_per_cell * (U + 1));
       for (int64_t u = 0; u <= U; ++u) {
         const int64_t at = (t + u) * K + u;
-        emission(frame[u], shift[u], scale[u], blank_m[at], blank_e[at]);
-        if (u < U) emission(frame[count + u], shift[u], scale[u], label_m[at + 1], label_e[at + 1]);
+        blank_m[at] = frame_blank.m[u], blank_e[at] = frame_blank.e[u];
+        if (u < U) label_m[at + 1] = frame_label.m[u], label_e[at + 1] = frame_label.e[u];
       }
     }
   }
 
-  static void emission(In x, In shift, In scale, double& m, Int& e) {
-    const double log = static_cast<double>(x) - static_cast<double>(shift);
-    m = 1, e = zero;
-    if (!(log > smallest_log)) return;
-    split_exp<double>(log, m, e);
-    m *= static_cast<double>(scale);
-    normalise(m, e);
+  void fill_frame(In* cells) {
+    const int64_t count = U + 1;
+    const In* __restrict x_blank = cells;
+    const In* __restrict x_label = cells + count;
+    const In* __restrict shift = cells + 2 * count;
+    In* __restrict others = cells + 3 * count;  // becomes the scale
+    double* __restrict bm = frame_blank.m;
+    double* __restrict lm = frame_label.m;
+    Int* __restrict be = frame_blank.e;
+    Int* __restrict le = frame_label.e;
+#pragma omp simd
+    for (int64_t u = 0; u < count; ++u) {
+      const double log_blank = static_cast<double>(x_blank[u]) - static_cast<double>(shift[u]);
+      const double log_label = static_cast<double>(x_label[u]) - static_cast<double>(shift[u]);
+      double m_blank, m_label;
+      Int e_blank, e_label;
+      split_exp<double>(log_blank, m_blank, e_blank);
+      split_exp<double>(log_label, m_label, e_label);
+      const double larger_one = log_label > log_blank ? m_label * pow2<double>(e_label)
+                                                      : m_blank * pow2<double>(e_blank);
+      const double scale = 1 / (larger_one + static_cast<double>(others[u]));
+      others[u] = static_cast<In>(scale);
+      m_blank *= scale, m_label *= scale;
+      normalise(m_blank, e_blank);
+      normalise(m_label, e_label);
+      bm[u] = m_blank, lm[u] = m_label;
+      be[u] = log_blank > smallest_log ? e_blank : zero;
+      le[u] = log_label > smallest_log ? e_label : zero;
+    }
   }
 
   // Runs over all diagonals; afterwards slots hold shares if they are kept. Returns the loss.

@@ -7,18 +7,40 @@
 namespace brctc {
 inline namespace BRCTC_ISA {
 
+// The sum of exp(x - shift) over all classes but one.
+template <class In>
+static In sum_others(const In* x, In shift, int64_t C, int64_t without) {
+  return row_sum_exp<In>(x, shift, without, nullptr) +
+         row_sum_exp<In>(x + without + 1, shift, C - without - 1, nullptr);
+}
+
+// As in softmax_row, logits of ordinary size need no shift. False for NaN, +inf, or nothing but -inf.
+template <class In>
+static bool read_row(const In* x, int64_t C, int64_t main_class, In& shift, In& others) {
+  const In usual = static_cast<In>(1e30);
+  const Clamp<In> clamp;
+  shift = 0;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    others = sum_others(x, shift, C, main_class);
+    const In sum = others + exp_dense(x[main_class] - shift, clamp);
+    if (sum > 1 / usual && sum < usual) return true;
+    shift = row_maximum(x, C);
+  }
+  return false;
+}
+
 template <class In>
 bool read_frame(const Frame& frame, void* cells_at) {
   const int64_t count = frame.U + 1;
   In* cells = static_cast<In*>(cells_at);
   for (int64_t u = 0; u < count; ++u) {
     const In* row = static_cast<const In*>(frame.rows) + u * frame.stride;
-    In shift, sum;
-    if (!softmax_row(row, frame.C, shift, sum)) return false;
-    cells[u] = row[frame.blank];
-    cells[count + u] = u < frame.U ? row[frame.labels[u]] : 0;
-    cells[2 * count + u] = shift;
-    cells[3 * count + u] = 1 / sum;
+    const In blank = row[frame.blank];
+    const In label = u < frame.U ? row[frame.labels[u]] : static_cast<In>(-__builtin_inf());
+    const int64_t main_class = label > blank ? frame.labels[u] : frame.blank;
+    if (!read_row(row, frame.C, main_class, cells[2 * count + u], cells[3 * count + u])) return false;
+    cells[u] = blank;
+    cells[count + u] = label;
   }
   return true;
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 from brctc import _native
 from brctc.kernels.cpu import _is_traced, _no_second_derivative
 from brctc.kernels.joint_cpu import joint_loss
+from brctc.kernels.operators import register
 from brctc.kernels.transducer_inputs import NUMBERS_PER_CELL, Labels, check_labels, native_transducer
 
 __all__ = ["joint_loss", "losses"]
@@ -30,6 +31,10 @@ def losses(logits: Tensor, labels: Labels) -> Tensor:
 
 def _laid_out(logits: Tensor) -> Tensor:
     return logits if logits.stride(3) == 1 and not logits.is_neg() else logits.resolve_neg().contiguous()
+
+
+def _address(logits: Tensor) -> tuple[int, int, int, int]:
+    return logits.data_ptr(), logits.stride(0), logits.stride(1), logits.stride(2)
 
 
 def _transducer_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -58,7 +63,7 @@ def _cell_numbers(logits: Tensor) -> int:
 
 def _native_losses(native: _native.Transducer, logits: Tensor, cells: Tensor, gradient: bool) -> Tensor:
     logits = _laid_out(logits)
-    native.read(logits.data_ptr(), *logits.stride()[:3], cells.data_ptr())
+    native.read(*_address(logits), cells.data_ptr())
     found = torch.empty(logits.shape[0], dtype=torch.float64, device="cpu")
     native.lattice(0, logits.shape[0], cells.data_ptr(), found.data_ptr(), gradient)
     return found.to(logits.dtype)
@@ -67,7 +72,7 @@ def _native_losses(native: _native.Transducer, logits: Tensor, cells: Tensor, gr
 def _native_gradient(native: _native.Transducer, grad: Tensor, logits: Tensor, cells: Tensor) -> Tensor:
     logits = _laid_out(logits)
     weights = grad.detach().double().contiguous()
-    return native.gradient(logits.data_ptr(), *logits.stride()[:3], cells.data_ptr(), weights.data_ptr())
+    return native.gradient(*_address(logits), cells.data_ptr(), weights.data_ptr())
 
 
 def _transducer_loss_backward(
@@ -97,26 +102,24 @@ class _Losses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         logits, *labels, gradient = arguments
-        ctx.native = native_transducer(Labels(*labels), tuple(logits.shape), logits.dtype)
-        ctx.blank = labels[3]
         cells = logits.new_empty(_cell_numbers(logits))
-        found = _native_losses(ctx.native, logits, cells, gradient)
+        native = native_transducer(Labels(*labels), tuple(logits.shape), logits.dtype)
+        found = _native_losses(native, logits, cells, gradient)
         if gradient:
-            ctx.save_for_backward(logits, *labels[:3], cells)
+            ctx.save_for_backward(*arguments[:4], cells)
+            ctx.blank = labels[3]
         return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, *labels, cells = ctx.saved_tensors
+        operands: tuple[Any, ...] = (*grads, logits, *labels, ctx.blank, cells)
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
-            dense = torch.ops.brctc.transducer_loss_backward(*grads, logits, *labels, ctx.blank, cells)
-        else:
-            dense = _native_gradient(ctx.native, *grads, logits, cells)
-        return (dense, *[None] * 5)
+            return (torch.ops.brctc.transducer_loss_backward(*operands), *[None] * 5)
+        return (_transducer_loss_backward(*operands), *[None] * 5)
 
 
 _INPUTS = "Tensor logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths, SymInt blank"
-_library = torch.library.Library("brctc", "FRAGMENT")
 
 
 def _fake_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -138,22 +141,14 @@ def _loss_backward(ctx: Any, grad_losses: Tensor, *_: Any) -> tuple[Tensor | Non
     return (dense, *[None] * 5)
 
 
-def _register(schema: str, function: Any, fake: Any, backward: Any, setup: Any = None) -> None:
-    name = schema.partition("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, function, "CPU")
-    torch.library.register_fake(f"brctc::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"brctc::{name}", backward, setup_context=setup, lib=_library)
-
-
-_register(
+register(
     f"transducer_loss({_INPUTS}, bool gradient) -> (Tensor, Tensor)",
     _transducer_loss,
     _fake_loss,
     _loss_backward,
     _setup_loss,
 )
-_register(
+register(
     f"transducer_loss_backward(Tensor grad_losses, {_INPUTS}, Tensor cells) -> Tensor",
     _transducer_loss_backward,
     lambda grad_losses, logits, *_: torch.empty_like(logits, memory_format=torch.contiguous_format),

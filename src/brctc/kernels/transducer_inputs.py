@@ -94,25 +94,27 @@ class Joint(NamedTuple):
 def prepare_joint(encoder: Tensor, prediction: Tensor, weight: Tensor, bias: Tensor) -> Joint:
     """The joint network in float32, or in float64 if a part of it is."""
     joint = Joint(encoder, prediction, weight, bias)
+    check_joint(joint)
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in joint) else torch.float32
+    return Joint(*(tensor.to(dtype) for tensor in joint))
+
+
+def check_joint(joint: Joint) -> None:
+    """Raises for tensors that do not make a joint network."""
     shapes = {"encoder": "(N, T, D)", "prediction": "(N, U + 1, D)", "weight": "(C, D)", "bias": "(C)"}
-    for (name, shape), tensor in zip(shapes.items(), joint, strict=True):
+    for (name, tensor), shape in zip(joint._asdict().items(), shapes.values(), strict=True):
         check_floating(name, tensor)
         if tensor.dim() != len(shape.split(",")):
             raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")
-        if tensor.device != encoder.device:
-            raise ValueError(f"{name} is on {tensor.device}, the encoder's output on {encoder.device}")
-    batch, _, width = encoder.shape
-    expected = {
-        "prediction": (batch, prediction.shape[1], width),
-        "weight": (weight.shape[0], width),
-        "bias": (weight.shape[0],),
-    }
-    for name, shape in expected.items():
-        if tuple(getattr(joint, name).shape) != shape:
-            found = f"{name} has shape {tuple(getattr(joint, name).shape)}"
-            raise ValueError(f"{found}, expected {shapes[name]} = {shape}; encoder is {tuple(encoder.shape)}")
-    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in joint) else torch.float32
-    return Joint(*(tensor.to(dtype) for tensor in joint))
+        if tensor.device != joint.encoder.device:
+            raise ValueError(f"{name} is on {tensor.device}, the encoder's output on {joint.encoder.device}")
+    batch, frames, rows, classes = joint.logits_shape()
+    width = joint.encoder.shape[2]
+    sizes = ((batch, frames, width), (batch, rows, width), (classes, width), (classes,))
+    for (name, tensor), shape, size in zip(joint._asdict().items(), shapes.values(), sizes, strict=True):
+        if tuple(tensor.shape) != size:
+            found = f"{name} has shape {tuple(tensor.shape)}, expected {shape} = {size}"
+            raise ValueError(f"{found}: the encoder's output is {tuple(joint.encoder.shape)}")
 
 
 def check_floating(name: str, tensor: Tensor) -> None:

@@ -30,16 +30,25 @@ def losses(logits: Tensor, labels: Labels) -> Tensor:
         by_blank = torch.where(exists, log_mass + log_blank[:, t, u], NEVER)
         by_label = torch.where(exists, log_mass + log_label[:, t, u], NEVER)
         arriving = torch.cat([torch.full_like(by_label[:, :1], NEVER), by_label[:, :-1]], 1)
-        log_mass = torch.logaddexp(by_blank, arriving).clamp(min=NEVER)
+        log_mass = torch.stack([by_blank, arriving]).logsumexp(0).clamp(min=NEVER)
         at_end = log_mass.gather(1, labels.target_lengths.to(logits.device)[:, None]).squeeze(1)
         total = torch.where(end == d + 1, at_end, total)
     return -torch.where(total > NEVER / 2, total, -math.inf)
 
 
 def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
-    hidden = (joint.encoder[:, :, None] + joint.prediction[:, None]).tanh()
+    """Makes all logits; the native backend does not."""
+    # what belongs to padding may hold anything
+    encoder = _masked(joint.encoder, labels.logit_lengths)
+    prediction = _masked(joint.prediction, labels.target_lengths + 1)
+    hidden = (encoder[:, :, None] + prediction[:, None]).tanh()
     logits = hidden @ joint.weight.t() + joint.bias
     return reduce_losses(losses(logits, labels), labels.target_lengths, reduction, zero_infinity=False)
+
+
+def _masked(values: Tensor, lengths: Tensor) -> Tensor:
+    index = torch.arange(values.shape[1], device=values.device)
+    return torch.where((index < lengths.to(values.device)[:, None])[:, :, None], values, 0.0)
 
 
 def _emissions(logits: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
