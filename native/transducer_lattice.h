@@ -76,8 +76,9 @@ struct TransducerLattice {
     Int* __restrict le = frame_label.e;
 #pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
-      const double log_blank = static_cast<double>(x_blank[u]) - static_cast<double>(shift[u]);
-      const double log_label = static_cast<double>(x_label[u]) - static_cast<double>(shift[u]);
+      const double down = static_cast<double>(shift[u]);
+      const double log_blank = larger(static_cast<double>(x_blank[u]) - down, smallest_log);
+      const double log_label = larger(static_cast<double>(x_label[u]) - down, smallest_log);
       double m_blank, m_label;
       Int e_blank, e_label;
       split_exp<double>(log_blank, m_blank, e_blank);

@@ -110,7 +110,7 @@ def test_every_path(target, frames, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradcheck(backend):
-    batch = random_batch(3, 4, 3, 4, seed=1)
+    batch = random_batch(2, 3, 2, 3, seed=1)
     logits = batch.logits.nan_to_num().requires_grad_()
     run = lambda x: batch._replace(logits=x).loss(backend=backend)  # noqa: E731
     assert torch.autograd.gradcheck(run, (logits,))
@@ -124,7 +124,7 @@ def test_one_label_class_and_no_label_class():
     for backend in BACKENDS:
         logits = torch.randn(2, 3, 1, 1, requires_grad=True)
         loss = brctc.transducer_loss(logits, torch.empty(2, 0).long(), [3, 2], [0, 0], backend=backend)
-        assert loss == 0
+        assert abs(loss) < 1e-15
         assert (torch.autograd.grad(loss, logits)[0] == 0).all()
 
 
@@ -333,9 +333,9 @@ def test_gradient_error_in_float32(kind, T):
         loss = brctc.transducer_loss(leaf, targets[None], [T], [U], reduction="sum")
         results.append((loss.detach().double(), torch.autograd.grad(loss, leaf)[0].double()))
     (loss, grad), (expected, expected_grad) = results
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(loss, expected, rtol=2e-7, atol=1e-8)
     error = (grad - expected_grad).norm() / expected_grad.norm()
-    assert error < 2e-6, error
+    assert error < 5e-7, error
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -457,10 +457,11 @@ def peak_growth(which, *shape):
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory():
     """The dense loss needs its gradient and little more; the joint loss never holds N T U C numbers."""
-    shape = N, T, U, C, D = 8, 100, 30, 1000, 64
+    shape = N, T, U, C, _ = 8, 100, 30, 1000, 64
     all_logits = 4 * N * T * (U + 1) * C  # 99 MB
     assert all_logits < peak_growth("dense", *shape) < 1.2 * all_logits
     working = 4 * joint_cpu._GROUP_SIZE + 8 * 2**20

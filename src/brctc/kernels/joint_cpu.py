@@ -121,7 +121,9 @@ class _Pass:
     def __init__(self, joint: Joint, labels: Labels, weights: Tensor, wanted: Sequence[bool]) -> None:
         self.native = native_transducer(labels, joint.logits_shape(), joint.encoder.dtype)
         self.weights, self.wanted = weights, wanted
-        self.encoder, self.prediction, weight, bias = (tensor.detach().contiguous() for tensor in joint)
+        self.encoder, self.prediction, weight, bias = (
+            tensor.detach().resolve_neg().contiguous() for tensor in joint
+        )
         self.classes, self.width = weight.shape
         # matrix products like even sizes; a class that is none has logit and gradient zero
         more = -self.classes % 16
