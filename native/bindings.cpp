@@ -15,6 +15,9 @@
 #include "parallel.h"
 
 namespace nb = nanobind;
+namespace brctc {
+void bind_transducer(nb::module_&);  // transducer_bindings.cpp
+}
 using namespace brctc;
 
 namespace {
@@ -257,5 +260,6 @@ NB_MODULE(_native, m) {
   m.def("weigh", &weigh);
   m.def("best_path", &best_path);
   m.def("instruction_set", [] { return std::string(instruction_set()); });
+  bind_transducer(m);
   m.def("poison_memory", &poison, "Fill every handed-out block with NaN (for tests).");
 }

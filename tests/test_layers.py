@@ -17,10 +17,10 @@ LAYERS = [
     {"models"},
     {"trim", "data", "metrics"},
     {"align"},
-    {"loss"},
+    {"loss", "transducer"},
     {"kernels"},
     {"risk"},
-    {"kernels.inputs", "kernels.reduction"},
+    {"kernels.inputs", "kernels.reduction", "kernels.transducer_inputs"},
     {"_native"},
 ]
 

@@ -4,6 +4,7 @@ from brctc.align import BestPath, Infeasible, best_path, check_feasible, path_gr
 from brctc.kernels import backends
 from brctc.loss import BayesRiskCTCLoss, bayes_risk_ctc_loss
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish, PathGroups
+from brctc.transducer import transducer_joint_loss, transducer_loss
 from brctc.trim import trim, trimmed_lengths
 
 __version__ = "0.1.0"
@@ -21,6 +22,8 @@ __all__ = [
     "best_path",
     "check_feasible",
     "path_groups",
+    "transducer_joint_loss",
+    "transducer_loss",
     "trim",
     "trimmed_lengths",
 ]

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
 from brctc.kernels.inputs import Inputs, Lengths, pad_targets, prepare_inputs
-from brctc.kernels.reduction import reduce_losses
+from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
 
@@ -56,8 +56,7 @@ def _check_options(risk: BayesRisk | None, reduction: str) -> None:
         is_class = isinstance(risk, type) and issubclass(risk, BayesRisk)
         found = f"the class {risk.__name__} itself" if is_class else f"{risk!r}"
         raise TypeError(f"risk must be a BayesRisk or None, got {found}")
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
+    check_reduction(reduction)
 
 
 def group_paths(inputs: Inputs, event: str, backend: str | None) -> PathGroups:

@@ -7,9 +7,10 @@ from types import ModuleType
 import torch
 
 from brctc import _native
-from brctc.kernels import cpu, reference
+from brctc.kernels import cpu, reference, transducer_cpu, transducer_reference
 
 _BY_NAME = {"cpu": cpu, "reference": reference}
+TRANSDUCERS = {cpu: transducer_cpu, reference: transducer_reference}  # the same backends' transducer losses
 
 
 def backends() -> dict[str, str]:

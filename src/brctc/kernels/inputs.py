@@ -43,10 +43,9 @@ def prepare_inputs(
         raise TypeError(f"log_probs must be floating point, got {scores.dtype}")
     if scores.dim() not in (2, 3):
         raise ValueError(f"log_probs must be (T, N, C) or (T, C), got {tuple(scores.shape)}")
-    if isinstance(blank, bool | float) or not hasattr(blank, "__index__"):
-        raise TypeError(f"blank must be an int, got {type(blank).__name__}")
+    check_blank(blank)
     batched = scores.dim() == 3
-    targets = _integers("targets", targets)
+    targets = integers("targets", targets)
     if not batched:
         scores = scores.unsqueeze(1)
         if targets.dim() == 2 and targets.shape[0] != 1:
@@ -58,8 +57,8 @@ def prepare_inputs(
     inputs = Inputs(
         scores,
         targets,
-        _lengths("input_lengths", input_lengths),
-        _lengths("target_lengths", target_lengths),
+        integer_lengths("input_lengths", input_lengths),
+        integer_lengths("target_lengths", target_lengths),
         blank,
         from_logits,
     )
@@ -67,12 +66,17 @@ def prepare_inputs(
     return inputs, batched
 
 
-def _lengths(name: str, value: Lengths) -> Tensor:
-    value = _integers(name, value)
+def check_blank(blank: int) -> None:
+    if isinstance(blank, bool | float) or not hasattr(blank, "__index__"):
+        raise TypeError(f"blank must be an int, got {type(blank).__name__}")
+
+
+def integer_lengths(name: str, value: Lengths) -> Tensor:
+    value = integers(name, value)
     return value if value.dim() == 1 else value.reshape(-1)
 
 
-def _integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
+def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
     if not isinstance(value, Tensor):
         try:
             value = torch.tensor(value, device="cpu")

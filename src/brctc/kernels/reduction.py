@@ -4,6 +4,11 @@ import torch
 from torch import Tensor
 
 
+def check_reduction(reduction: str) -> None:
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f'reduction is {reduction!r}, expected "none", "mean" or "sum"')
+
+
 def reduce_losses(losses: Tensor, target_lengths: Tensor, reduction: str, zero_infinity: bool) -> Tensor:
     """ "mean" divides each loss by its target length, then averages over the batch.
 
@@ -16,5 +21,9 @@ def reduce_losses(losses: Tensor, target_lengths: Tensor, reduction: str, zero_i
         return losses
     if reduction == "sum":
         return losses.sum()
-    lengths = target_lengths.clamp(min=1).to(losses)
-    return torch.dot(losses, 1 / (losses.shape[0] * lengths))
+    return torch.dot(losses, mean_weights(target_lengths.to(losses)))
+
+
+def mean_weights(target_lengths: Tensor) -> Tensor:
+    """What "mean" multiplies each loss by, in the dtype of the lengths, a floating-point one."""
+    return 1 / (target_lengths.shape[0] * target_lengths.clamp(min=1))

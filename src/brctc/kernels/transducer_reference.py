@@ -1,0 +1,86 @@
+"""The transducer loss in plain PyTorch: slow, readable, on any device, differentiable twice.
+
+It is the oracle that the native backend is tested against. Everything is in the log domain;
+impossible events have log probability `NEVER`, which is finite so that gradients stay clean.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from brctc.kernels.inputs import SMALLEST_LOG
+from brctc.kernels.reduction import reduce_losses
+from brctc.kernels.reference import NEVER
+from brctc.kernels.transducer_inputs import Joint, Labels, native_transducer
+
+
+def losses(logits: Tensor, labels: Labels) -> Tensor:
+    """-log P(targets) of every utterance, (N)."""
+    log_blank, log_label = _emissions(logits, labels)
+    frames, rows = logits.shape[1], logits.shape[2]
+    u = torch.arange(rows, device=logits.device)
+    # the cells of a diagonal, t + u = d, do not depend on each other
+    log_mass = torch.where(u == 0, log_blank.new_zeros(()), NEVER).expand(logits.shape[0], rows)
+    end = labels.logit_lengths.to(logits.device) + labels.target_lengths.to(logits.device)
+    total = log_blank.new_full((logits.shape[0],), NEVER)
+    for d in range(frames + rows - 1):
+        t = (d - u).clamp(0, frames - 1)
+        exists = (d - u >= 0) & (d - u < frames)
+        by_blank = torch.where(exists, log_mass + log_blank[:, t, u], NEVER)
+        by_label = torch.where(exists, log_mass + log_label[:, t, u], NEVER)
+        arriving = torch.cat([torch.full_like(by_label[:, :1], NEVER), by_label[:, :-1]], 1)
+        log_mass = torch.stack([by_blank, arriving]).logsumexp(0).clamp(min=NEVER)
+        at_end = log_mass.gather(1, labels.target_lengths.to(logits.device)[:, None]).squeeze(1)
+        total = torch.where(end == d + 1, at_end, total)
+    return -torch.where(total > NEVER / 2, total, -math.inf)
+
+
+def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
+    """Makes all logits; the native backend does not."""
+    # what belongs to padding may hold anything
+    encoder = _masked(joint.encoder, labels.logit_lengths)
+    prediction = _masked(joint.prediction, labels.target_lengths + 1)
+    hidden = (encoder[:, :, None] + prediction[:, None]).tanh()
+    logits = hidden @ joint.weight.t() + joint.bias
+    return reduce_losses(losses(logits, labels), labels.target_lengths, reduction, zero_infinity=False)
+
+
+def _masked(values: Tensor, lengths: Tensor) -> Tensor:
+    index = torch.arange(values.shape[1], device=values.device)
+    return torch.where((index < lengths.to(values.device)[:, None])[:, :, None], values, 0.0)
+
+
+def _emissions(logits: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
+    """Log probability (N, T, U + 1) of the blank and of the next label in every cell, NEVER where
+    that leads out of the lattice."""
+    native_transducer(labels, tuple(logits.shape), logits.dtype)  # raises for lengths or labels out of range
+    frames, rows, classes = logits.shape[1:]
+    device = logits.device
+    t = torch.arange(frames, device=device)[:, None]
+    u = torch.arange(rows, device=device)
+    target_lengths = labels.target_lengths.to(device)[:, None, None]
+    in_time = t < labels.logit_lengths.to(device)[:, None, None]
+    used = in_time & (u <= target_lengths)
+    # padding may hold anything: it must not reach the gradient either
+    log_probs = torch.where(used[..., None], logits, 0.0).log_softmax(-1)
+    _check_rows(log_probs)
+    log_blank = log_probs[..., labels.blank]
+    targets = labels.targets.to(device).clamp(0, classes - 1)
+    index = torch.nn.functional.pad(targets, (0, 1))[:, None, :, None].expand(-1, frames, -1, -1)
+    log_label = log_probs.gather(3, index).squeeze(3)
+    # in the last frame a blank ends the path, which only the last row may do
+    last = t + 1 == labels.logit_lengths.to(device)[:, None, None]
+    takes_blank = used & ~(last & (u < target_lengths))
+    return _possible(log_blank, takes_blank), _possible(log_label, used & (u < target_lengths))
+
+
+def _possible(log_prob: Tensor, where: Tensor) -> Tensor:
+    return torch.where(where & (log_prob > SMALLEST_LOG), log_prob, NEVER)
+
+
+def _check_rows(log_probs: Tensor) -> None:
+    wrong = log_probs.isnan().any(-1).any(-1)
+    if wrong.any():
+        n, t = wrong.nonzero()[0].tolist()
+        raise ValueError(f"logits hold NaN or +inf, or only -inf, at frame {t} of utterance {n}")
