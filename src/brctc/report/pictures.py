@@ -1,4 +1,4 @@
-"""Pictures of what models do: their spikes over the input, how these come about, where layers look."""
+"""Pictures of what models do: their spikes over the input, and how these come about."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,9 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from brctc.data import Prepared
 from brctc.models import Model
@@ -22,7 +20,7 @@ from brctc.report.spikes import (
     said_spikes,
     target_spikes,
 )
-from brctc.report.style import FAINT, INK, bare, colours, new_figure, styled
+from brctc.report.style import FAINT, INK, new_figure, styled
 
 WIDTH = 10.5
 """Of a picture that spans the page, in inches."""
@@ -30,8 +28,6 @@ NARROW = 5.5
 """Of the narrowest, which still holds its title."""
 COLUMN = 0.075
 """Of a column of handwriting, at most."""
-PANEL = 1.12
-"""Of an attention map."""
 ROWS = 7
 """Moments of a training that are shown, at most."""
 
@@ -60,7 +56,7 @@ def look_at(model: Model, prepared: Prepared, index: int) -> Look:
 def example_indices(prepared: Prepared, count: int) -> list[int]:
     """A few utterances to look at, from short to long."""
     order = sorted(range(len(prepared)), key=lambda i: prepared.utterances[i].num_frames)
-    places = np.linspace(0, len(order) - 1, count + 2)[1:-1] if count > 1 else [len(order) // 2]
+    places = np.linspace(0, len(order) - 1, min(count, len(order)) + 2)[1:-1]
     return [order[round(place)] for place in places]
 
 
@@ -79,13 +75,12 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     for panel, run, look in zip(panels, runs, looks, strict=True):
         clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
         panel.set_xlabel(clock.unit if panel is panels[-1] else "")
-        draw_spikes(panel, look.spikes, clock, width - 0.8)
+        draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - 0.8)
         _shade_cut(panel, look, clock)
         said = run.model.tokenizer.decode(look.tokens)
         right = "" if said == utterance.text else f"; it should be: {utterance.text}"
         panel.set_title(f"{run.name}: {said or '(nothing)'}{right}")
         panel.set_ylabel("probability")
-    panels[-1].set_xlim(top.get_xlim())
     return figure
 
 
@@ -144,6 +139,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int 
         draw_input(panel, prepared, index)
         name = runs[column // 2].name
         panel.set_title(f"{name}: " + ("pull of the loss" if column % 2 else "posterior"))
+    end = rows[0, 0].get_xlim()[1]
     for row, step in enumerate(steps, 1):
         for i, (run, shots) in enumerate(zip(runs, moments, strict=True)):
             shot = shots[step]
@@ -153,8 +149,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int 
             for column, table in ((2 * i, posterior), (2 * i + 1, -shot.gradients[utterance])):
                 panel = rows[row, column]
                 spikes = target_spikes(table, posterior, targets, run.model.tokenizer)
-                draw_spikes(panel, spikes, clock, width / (2 * len(runs)) - 0.4, 6.5)
-                panel.set_xlim(rows[0, 0].get_xlim())
+                draw_spikes(panel, spikes, clock, end, width / (2 * len(runs)) - 0.4, 6.5)
                 if row < len(steps):
                     panel.tick_params(labelbottom=False)
                 else:
@@ -171,77 +166,3 @@ def _find(prepared: Prepared, name: str, path: object) -> int:
         if utterance.id == name:
             return index
     raise ValueError(f"{path} is about {name}, which is not in {prepared.directory} ({prepared.split})")
-
-
-@styled
-def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
-    """Self-attention of every encoder layer and head; models side by side."""
-    features = torch.from_numpy(prepared.features(index))[None]
-    lengths = torch.tensor([features.shape[1]])
-    maps = [run.model.system.encoder_attention(features, lengths, run.model.trim) for run in runs]
-    looks = [look_at(run.model, prepared, index) for run in runs]
-    ahead = [
-        [_look_ahead(weights.float().numpy(), look.frames) for weights in layers]
-        for layers, look in zip(maps, looks, strict=True)
-    ]
-    farthest = ", ".join(f"{run.name} {_farthest(found)}" for run, found in zip(runs, ahead, strict=True))
-    heads = [len(layers[0]) for layers in maps]
-    depth = max(map(len, maps))
-    figure = new_figure(
-        PANEL * sum(heads) + 0.8 * len(runs),
-        (PANEL + 0.15) * depth + 1,
-        f"How far ahead of itself a spike looks, at most: {farthest} ({prepared.utterances[index].id})",
-    )
-    parts = np.atleast_1d(np.array(figure.subfigures(1, len(runs), width_ratios=heads, wspace=0.04)))
-    for number, (part, run, layers, look) in enumerate(zip(parts, runs, maps, looks, strict=True)):
-        part.suptitle(run.name, x=0.02, ha="left", color=INK, fontsize=10)
-        panels = part.subplots(depth, heads[number], squeeze=False)
-        half = run.model.system.config.encoder.first_layers
-        for layer in range(depth):
-            for head, panel in enumerate(panels[layer]):
-                if layer >= len(layers):
-                    panel.set_visible(False)
-                    continue
-                _draw_map(panel, layers[layer][head].float().numpy(), look)
-                panel.set_title(f"head {head + 1}: {round(ahead[number][layer][head]):+d}", fontsize=8)
-                panel.tick_params(labelbottom=layer == len(layers) - 1, labelleft=head == 0)
-            if layer < len(layers):
-                place = "1st half" if layer < half else "2nd half"
-                panels[layer, 0].set_ylabel(f"layer {layer + 1} ({place})\noutput frame", fontsize=8)
-        for panel in panels[len(layers) - 1]:
-            panel.set_xlabel("frame looked at", fontsize=8)
-    return figure
-
-
-def _draw_map(panel: Axes, weights: np.ndarray, look: Look) -> None:
-    frames = len(weights)
-    bare(panel)
-    panel.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-    panel.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    panel.imshow(
-        weights,
-        cmap="magma",
-        norm=PowerNorm(0.5, 0, max(float(np.quantile(weights, 0.998)), 1e-6)),
-        interpolation="none",
-        extent=(0, frames, frames, 0),
-    )
-    if look.kept < frames:
-        panel.axhline(look.kept, color="white", linewidth=0.8, linestyle=(0, (3, 2)))
-    for frame, shade in zip(look.frames, colours(len(look.frames)), strict=True):
-        if frame < frames:
-            panel.plot(-0.02 * frames, frame + 0.5, ">", color=shade, markersize=3, clip_on=False)
-
-
-def _look_ahead(weights: np.ndarray, frames: Sequence[int]) -> list[float]:
-    """By head: how far ahead of itself a spike's frame looks, on average; (H, T, T) weights."""
-    length = weights.shape[1]
-    rows = np.array([frame for frame in frames if frame < length], int)
-    if not len(rows):
-        return [0.0] * len(weights)
-    distance = np.arange(length) - rows[:, None]
-    return (weights[:, rows] * distance).sum(2).mean(1).tolist()
-
-
-def _farthest(ahead: list[list[float]]) -> str:
-    distance, layer = max((max(row), layer) for layer, row in enumerate(ahead, 1))
-    return f"{distance:.0f} frames in layer {layer}"

@@ -8,8 +8,9 @@ import yaml
 from matplotlib.figure import Figure
 
 from brctc.data import Prepared
+from brctc.report.attention import attention_index, plot_attention
 from brctc.report.evaluation import Evaluation
-from brctc.report.pictures import example_indices, plot_attention, plot_evolution, plot_posteriors
+from brctc.report.pictures import example_indices, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles
 from brctc.report.style import to_svg
@@ -78,13 +79,13 @@ blank.""",
 
 def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     """Self-attention of every layer and head."""
-    (index,) = example_indices(prepared, 1)
     return _figure(
-        plot_attention(runs, prepared, index),
+        plot_attention(runs, prepared, attention_index(runs, prepared)),
         """A row of a map is one output frame, bright where it looks; looking at itself is the diagonal.
-Triangles mark the frames of the spikes; the number is how many frames ahead of themselves these look, on
-average. A model that finishes early must fetch all of the input into its first rows. White dashes: the rows
-above go on to the second half, whose maps are as small as what is left.""",
+Triangles mark the frames of the spikes, boxes what each of them must fetch: the frames in which its token
+really is. The number is the share of the spikes' attention inside the boxes. A model that finishes early has
+all boxes in its first rows. White dashes: the rows above go on to the second half, whose maps are as small as
+what is left. An utterance that all models read right, where there is one.""",
     )
 
 

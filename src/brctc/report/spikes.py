@@ -38,6 +38,8 @@ class Clock(NamedTuple):
     """Where encoder frames lie on the input's axis."""
 
     unit: str
+    per_second: float
+    """Units in a second."""
     frame: float
     """How much of the axis an encoder frame covers."""
     first: float
@@ -48,10 +50,12 @@ class Clock(NamedTuple):
         return self.first + self.frame * np.arange(count)
 
 
-def input_clock(prepared: Prepared, subsampling: int) -> Clock:
+def input_clock(prepared: Prepared, subsampling: int = 1) -> Clock:
     """Seconds for audio; columns for what has no sound."""
-    unit, step = ("time [s]", prepared.frame_shift_s) if prepared.feature_config else ("column", 1.0)
-    return Clock(unit, subsampling * step, (WINDOW / 2 if subsampling > 1 else 0.5) * step)
+    heard = prepared.feature_config is not None
+    step = prepared.frame_shift_s if heard else 1.0
+    first = (WINDOW / 2 if subsampling > 1 else 0.5) * step
+    return Clock("time [s]" if heard else "column", step / prepared.frame_shift_s, subsampling * step, first)
 
 
 def said_spikes(posterior: np.ndarray, tokenizer: Tokenizer) -> tuple[Spikes, list[int], list[int]]:
@@ -87,14 +91,15 @@ def part(table: np.ndarray, tokens: Sequence[int], frames: Sequence[int], tokeni
     return Spikes(labels, heights, table[:, 0], other)
 
 
-def draw_spikes(axis: Axes, spikes: Spikes, clock: Clock, width: float, font_size: float = 8.5) -> None:
-    """`width`: of the axis, in inches, roughly; for the room that labels need."""
+def draw_spikes(
+    axis: Axes, spikes: Spikes, clock: Clock, end: float, width: float, font_size: float = 8.5
+) -> None:
+    """Over an input that ends at `end`; the axis has so many inches, roughly: labels need room."""
     x = clock.middles(len(spikes.blank))
-    low, high = x[0] - clock.frame / 2, x[-1] + clock.frame / 2
-    axis.set_xlim(low, high)
+    axis.set_xlim(0, end)
     axis.set_ylim(0, LABEL_BAND)
     axis.set_yticks([0, 0.5, 1])
-    axis.stairs(spikes.blank, _edges(x, np.arange(len(x))), baseline=None, color=FAINT, alpha=0.7)
+    axis.stairs(spikes.blank, _edges(x, np.arange(len(x))), baseline=None, color=FAINT, linewidth=0.9)
     _fill(axis, x, spikes.other, FAINT)
     shades = colours(len(spikes.labels))
     for heights, shade in zip(spikes.heights, shades, strict=True):
@@ -103,7 +108,7 @@ def draw_spikes(axis: Axes, spikes: Spikes, clock: Clock, width: float, font_siz
     tall = [k for k, peak in enumerate(peaks) if spikes.heights[k, peak] >= LABELLED]
     places = [float(x[peaks[k]]) for k in tall]
     labels = [spikes.labels[k] for k in tall]
-    spread = spread_labels(places, labels, font_size, (high - low) / (width * 72), low, high)
+    spread = spread_labels(places, labels, font_size, end / (width * 72), end)
     for k, place, label, middle in zip(tall, places, labels, spread, strict=True):
         top = float(spikes.heights[k, peaks[k]])
         axis.plot([place, middle], [top + 0.01, 1.09], color=shades[k], linewidth=0.6, alpha=0.8)
@@ -115,18 +120,17 @@ def spread_labels(
     labels: Sequence[str],
     font_size: float,
     per_point: float,
-    low: float,
-    high: float,
+    end: float,
 ) -> list[float]:
-    """Where labels go so that none covers another: at their places, or pushed aside, from low to high."""
+    """Where labels go so that none covers another: at their places, or pushed aside, between 0 and `end`."""
     order = sorted(range(len(places)), key=lambda i: places[i])
     widths = [(0.62 * len(label) * font_size + 3) * per_point for label in labels]
     middles = list(places)
-    edge = low
+    edge = 0.0
     for i in order:
         middles[i] = max(places[i], edge + widths[i] / 2)
         edge = middles[i] + widths[i] / 2
-    edge = high
+    edge = end
     for i in reversed(order):
         middles[i] = min(middles[i], edge - widths[i] / 2)
         edge = middles[i] - widths[i] / 2
@@ -139,19 +143,18 @@ def draw_input(axis: Axes, prepared: Prepared, index: int) -> None:
     bare(axis)
     axis.set_yticks([])
     axis.tick_params(bottom=False, labelbottom=False)
+    clock = input_clock(prepared)
+    extent = (0, features.shape[1] * clock.frame, 0, 1)
     if prepared.feature_config is None:
-        per_second = 1 / prepared.frame_shift_s
-        extent = (0, features.shape[1], 0, 1)
-        axis.imshow(features, aspect="auto", extent=extent, interpolation="bilinear", cmap="Greys", vmin=0)
+        page = np.pad(features, ((1, 1), (0, 0)))  # ink would touch the edges
+        axis.imshow(page, aspect="auto", extent=extent, interpolation="bilinear", cmap="Greys", vmin=0)
     else:
-        per_second = 1.0
-        extent = (0, features.shape[1] * prepared.frame_shift_s, 0, 1)
         axis.imshow(features[::-1], aspect="auto", extent=extent, interpolation="bilinear", cmap="magma")
     axis.set_xlim(0, extent[1])
     axis.set_ylim(-0.24, 1)
     times = utterance.word_times or ()
     for time, shade in zip(times, colours(len(times)), strict=True):
-        start, end = time.start_s * per_second, time.end_s * per_second
+        start, end = time.start_s * clock.per_second, time.end_s * clock.per_second
         axis.barh(-0.15, end - start, 0.12, left=start, color=shade)
 
 

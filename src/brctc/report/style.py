@@ -23,7 +23,7 @@ INK = "#010203"  # a colour that nothing else has: replaced by the page's text c
 FAINT = "#8c919b"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
-TITLE_CHARACTERS = 10  # that fit into an inch
+TITLE_CHARACTERS = 11  # that fit into an inch
 
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": FAINT,

@@ -1,0 +1,147 @@
+"""Encoder self-attention of every layer and head (Fig. 8)."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from brctc.data import Prepared
+from brctc.report.pictures import Look, look_at
+from brctc.report.runs import RunFiles
+from brctc.report.spikes import input_clock
+from brctc.report.style import bare, colours, new_figure, styled
+
+PANEL = 1.2
+"""Of a map, in inches."""
+TRIED = 20
+"""Utterances of which one is shown that all models read right, if there is one."""
+
+Span = tuple[int, int]
+
+
+def attention_index(runs: Sequence[RunFiles], prepared: Prepared) -> int:
+    """An utterance of medium length; if possible, one that all models read right."""
+    frames = [utterance.num_frames for utterance in prepared.utterances]
+    medium = median(frames)
+    order = sorted(range(len(frames)), key=lambda i: abs(frames[i] - medium))
+    for index in order[:TRIED]:
+        said = [run.model.tokenizer.decode(look_at(run.model, prepared, index).tokens) for run in runs]
+        if all(text == prepared.utterances[index].text for text in said):
+            return index
+    return order[0]
+
+
+@styled
+def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
+    """Models side by side, layers below one another; boxes mark what each spike has to fetch."""
+    features = torch.from_numpy(prepared.features(index))[None]
+    lengths = torch.tensor([features.shape[1]])
+    looks = [look_at(run.model, prepared, index) for run in runs]
+    weights = [run.model.system.encoder_attention(features, lengths, run.model.trim) for run in runs]
+    maps = [[layer.float().numpy() for layer in layers] for layers in weights]
+    sources = [_sources(run, look, prepared, index) for run, look in zip(runs, looks, strict=True)]
+    halves = [run.model.system.config.encoder.first_layers for run in runs]
+    shares = [
+        [[_share(head, look.frames, spans) for head in layer] for layer in layers[:half]] if spans else None
+        for layers, look, spans, half in zip(maps, looks, sources, halves, strict=True)
+    ]
+    heads = [len(layers[0]) for layers in maps]
+    depth = max(map(len, maps))
+    figure = new_figure(
+        PANEL * sum(heads) + 0.5 * len(runs),
+        (PANEL + 0.15) * depth + 1,
+        f"{_headline(runs, shares, sources, maps)} ({prepared.utterances[index].id})",
+    )
+    parts = np.atleast_1d(np.array(figure.subfigures(1, len(runs), width_ratios=heads, wspace=0.03)))
+    for i, (part, run, layers) in enumerate(zip(parts, runs, maps, strict=True)):
+        part.suptitle(run.name, x=0.02, ha="left", fontsize=10)
+        panels = part.subplots(depth, heads[i], squeeze=False)
+        for layer, row in enumerate(panels):
+            for head, panel in enumerate(row):
+                if layer >= len(layers):
+                    panel.set_visible(False)
+                    continue
+                first = layer < halves[i]
+                _draw_map(panel, layers[layer][head], looks[i], sources[i] if first else None)
+                share = shares[i]
+                number = f": {share[layer][head]:.0%}" if share and first else ""
+                panel.set_title(f"head {head + 1}{number}", fontsize=8)
+                panel.tick_params(labelbottom=layer == len(layers) - 1, labelleft=head == 0)
+            if layer < len(layers):
+                place = "1st half" if layer < halves[i] else "2nd half"
+                row[0].set_ylabel(f"layer {layer + 1} ({place})\noutput frame", fontsize=8)
+        for panel in panels[len(layers) - 1]:
+            panel.set_xlabel("frame looked at", fontsize=8)
+    return figure
+
+
+def _sources(run: RunFiles, look: Look, prepared: Prepared, index: int) -> list[Span] | None:
+    """The encoder frames (first, last + 1) in which each token of a right output really is, if known."""
+    utterance = prepared.utterances[index]
+    times = utterance.word_times or ()
+    if run.model.tokenizer.decode(look.tokens) != utterance.text or len(times) != len(look.tokens):
+        return None
+    clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
+    total = len(look.spikes.blank)
+    middles = clock.middles(total) / clock.per_second
+    spans = []
+    for time in times:
+        first = min(int(np.searchsorted(middles, time.start_s)), total - 1)
+        spans.append((first, max(int(np.searchsorted(middles, time.end_s)), first + 1)))
+    return spans
+
+
+def _share(weights: np.ndarray, frames: Sequence[int], spans: Sequence[Span]) -> float:
+    """How much of the spikes' attention is on their own tokens; (T, T) weights."""
+    found = [weights[frame, first:last].sum() for frame, (first, last) in zip(frames, spans, strict=True)]
+    return float(np.mean(found))
+
+
+def _headline(
+    runs: Sequence[RunFiles],
+    shares: Sequence[list[list[float]] | None],
+    sources: Sequence[list[Span] | None],
+    maps: Sequence[list[np.ndarray]],
+) -> str:
+    parts = []
+    chance = 0.0
+    for run, share, spans, layers in zip(runs, shares, sources, maps, strict=True):
+        if share and spans:
+            best, layer = max((max(row), layer) for layer, row in enumerate(share, 1))
+            chance = float(np.mean([last - first for first, last in spans])) / layers[0].shape[1]
+            parts.append(f"{run.name} {best:.0%} in layer {layer}")
+    if not parts:
+        return "Where each frame looks"
+    return f"How much a spike looks at its own token, at most: {', '.join(parts)}; by chance {chance:.0%}"
+
+
+def _draw_map(panel: Axes, weights: np.ndarray, look: Look, spans: list[Span] | None) -> None:
+    frames = len(weights)
+    bare(panel)
+    panel.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    panel.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    panel.imshow(
+        weights,
+        cmap="magma",
+        norm=PowerNorm(0.5, 0, max(float(np.quantile(weights, 0.998)), 1e-6)),
+        interpolation="none",
+        extent=(0, frames, frames, 0),
+    )
+    if look.kept < frames:
+        panel.axhline(look.kept, color="white", linewidth=0.8, linestyle=(0, (3, 2)))
+    high = max(1.0, frames / 25)
+    for k, (frame, shade) in enumerate(zip(look.frames, colours(len(look.frames)), strict=True)):
+        if frame < frames:
+            panel.plot(-0.03 * frames, frame + 0.5, ">", color=shade, markersize=3.5, clip_on=False)
+        if spans:
+            first, last = spans[k]
+            box = (first, frame + 0.5 - high / 2)
+            panel.add_patch(
+                Rectangle(box, last - first, high, fill=False, edgecolor=shade, linewidth=0.9, clip_on=False)
+            )

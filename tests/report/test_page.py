@@ -1,0 +1,190 @@
+"""The page stands alone, shows every part, and what cannot be shown is named."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from brctc.report import Evaluation, make_report, name_runs, write_report
+from brctc.train.files import write_json
+from tests.report.conftest import QUICK
+from tests.report.test_tables import Cells
+
+SECTIONS = ["about", "results", "posteriors", "evolution", "attention", "curves", "speed", "made"]
+
+
+class Outside(HTMLParser):
+    """Everything that a page could fetch, run or point to."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.links, self.resources, self.ids, self.styles = set(), [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            elif name == "style" or "url(" in (value or ""):
+                self.styles.append(value)
+            elif name in ("src", "href", "xlink:href", "data", "action", "srcset", "poster"):
+                (self.links if tag == "a" else self.resources).append(value)
+            assert not name.startswith("on"), f"{tag} has {name}"
+
+
+@pytest.fixture(scope="module")
+def page(trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "new" / "report.html"
+    found = make_report(trained.runs, out, examples=2, command="brctc report <a> b", **QUICK)
+    return out, found
+
+
+def test_the_page_stands_alone(page):
+    out, _ = page
+    assert sorted(path.name for path in out.parent.iterdir()) == ["report.html", "report.json"]
+    text = out.read_text()
+    outside = Outside()
+    outside.feed(text)
+    assert outside.tags.isdisjoint({"script", "link", "iframe", "object", "embed", "base", "img"})
+    assert all(resource.startswith(("#", "data:image/png;base64,")) for resource in outside.resources)
+    assert [link for link in outside.links if not link.startswith("#")] == [
+        "https://arxiv.org/abs/2210.07499"
+    ]
+    targets = [url for style in outside.styles for url in re.findall(r"url\(([^)]*)\)", style)]
+    assert targets
+    assert all(url.startswith("#") for url in targets)
+    assert "@import" not in text
+    assert "url(" not in text[text.index("<style>") : text.index("</style>")]
+
+
+def test_the_page_has_every_section(page):
+    out, _ = page
+    text = out.read_text()
+    outside = Outside()
+    outside.feed(text)
+    assert [name for name in outside.ids if name in SECTIONS] == SECTIONS
+    assert {link[1:] for link in outside.links if link.startswith("#")} == set(SECTIONS) - {"about"}
+    parts = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+    counts = {name: part.count("<svg ") for name, part in parts.items()}
+    assert counts == {
+        "results": 1, "posteriors": 2, "evolution": 1, "attention": 1, "curves": 1, "speed": 1, "made": 0,
+    }  # fmt: skip
+    assert all("<figcaption>" in part for name, part in parts.items() if name != "made")
+    assert "brctc report &lt;a&gt; b" in parts["made"]
+    assert "small-scale" in parts["results"]
+    assert "appendix G" in parts["results"]
+
+
+def test_svg_is_whole_and_has_names_of_its_own(page):
+    svgs = re.findall(r"<svg .*?</svg>", page[0].read_text(), re.DOTALL)
+    clips = [set(re.findall(r'<clipPath id="(\w+)"', svg)) for svg in svgs]
+    for svg, own in zip(svgs, clips, strict=True):
+        ET.fromstring(svg.replace("xlink:href", "href"))
+        assert set(re.findall(r"url\(#(\w+)\)", svg)) <= own
+    assert sum(map(len, clips)) == len(set.union(*clips))
+
+
+def test_the_table_has_the_numbers_of_the_json(page):
+    out, found = page
+    assert Evaluation.load(out.with_suffix(".json")) == found
+    plain = json.loads(out.with_suffix(".json").read_text())
+    text = out.read_text()
+    cells = Cells()
+    cells.feed(text[text.index("<table>") : text.index("</table>")])
+    rows = {row[0]: row[1:] for row in cells.rows[2:]}
+    for column, system in enumerate(plain["systems"]):
+
+        def numbers(title, column=column):
+            return [float(number) for number in re.findall(r"[-+]?[\d.]+", rows[title][column])]
+
+        error, timed = system["error"], system["real_time"]
+        expected = [100 * error["rate"], 100 * error["low"], 100 * error["high"]]
+        assert numbers("error rate, % (95% interval)") == pytest.approx(expected, abs=0.0051)
+        assert numbers("errors / characters") == [error["errors"], error["tokens"]]
+        assert numbers("down-sampling factor") == pytest.approx(
+            [system["down_sampling"]["factor"]], abs=0.00051
+        )
+        assert numbers("real-time factor, RTF") == pytest.approx([timed["rtf"]], rel=0.006)
+        assert numbers("  of the encoder") == pytest.approx([timed["encoder_rtf"]], rel=0.006)
+        if system["difference"]:
+            expected = [100 * system["difference"][name] for name in ("difference", "low", "high")]
+            assert numbers("difference to vanilla, points") == pytest.approx(expected, abs=0.0051)
+            assert numbers("RTF against vanilla") == pytest.approx([100 * (timed["ratio"] - 1)], abs=0.51)
+    embedded = text[text.index("(JSON)</summary><pre>") + len("(JSON)</summary><pre>") :]
+    embedded = embedded[: embedded.index("</pre>")].replace("&quot;", '"').replace("&amp;", "&")
+    assert json.loads(embedded) == plain
+
+
+@pytest.fixture
+def copies(trained, tmp_path):
+    for run in trained.runs:
+        shutil.copytree(run, tmp_path / run.name)
+    return [tmp_path / run.name for run in trained.runs]
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def spoil_line(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], '{"step": \n', *lines[1:]]))
+
+
+SNAPSHOT = "snapshots/step-00010.safetensors"
+BROKEN = {
+    "no recipe": ("recipe.json", lambda path: path.unlink(), "holds no run: there is no"),
+    "half a recipe": ("recipe.json", cut_short, "is damaged"),
+    "not finished": ("model/model.json", lambda path: path.unlink(), "the run is not finished"),
+    "no metrics": ("metrics.jsonl", lambda path: path.unlink(), "there is no"),
+    "spoilt metrics": ("metrics.jsonl", spoil_line, "is damaged"),
+    "empty metrics": ("metrics.jsonl", lambda path: path.write_text(""), "is empty"),
+    "no snapshot": (SNAPSHOT, lambda path: path.unlink(), "a snapshot that the run's recipe asks for"),
+    "half a snapshot": (SNAPSHOT, cut_short, "is no snapshot of brctc, or damaged"),
+    "another file": (SNAPSHOT, lambda path: path.write_text("hello"), "is no snapshot of brctc, or damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_named(copies, evaluation, tmp_path, name):
+    file, spoil, message = BROKEN[name]
+    spoil(copies[1] / file)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        write_report(copies, tmp_path / "report.html", evaluation)
+    assert str(copies[1] / file) in str(caught.value)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):  # before anything is measured
+        make_report(copies, tmp_path / "report.html", progress=lambda *_: pytest.fail("too late"))
+    assert not list(tmp_path.glob("report.*"))
+
+
+def test_a_run_without_snapshots_is_shown_all_the_same(copies, evaluation, tmp_path):
+    recipe = json.loads((copies[0] / "recipe.json").read_text())
+    recipe["monitor"]["snapshot_steps"] = []
+    write_json(copies[0] / "recipe.json", recipe)
+    shutil.rmtree(copies[0] / "snapshots")
+    write_report(copies, tmp_path / "report.html", evaluation, examples=1)
+    assert "(<code>monitor.snapshot_steps</code>) in: vanilla." in (tmp_path / "report.html").read_text()
+
+
+def test_runs_that_do_not_go_together(trained, copies, evaluation, tmp_path):
+    with pytest.raises(ValueError, match="1 runs for an evaluation of 2: vanilla, brctc"):
+        write_report(trained.runs[:1], tmp_path / "report.html", evaluation)
+    with pytest.raises(ValueError, match="examples is 0"):
+        write_report(trained.runs, tmp_path / "report.html", evaluation, examples=0)
+    recipe = json.loads((copies[1] / "recipe.json").read_text())
+    recipe["corpus"]["prepared"] = "elsewhere"
+    write_json(copies[1] / "recipe.json", recipe)
+    with pytest.raises(ValueError, match=r"vanilla was trained on .*, but brctc on elsewhere"):
+        make_report(copies, tmp_path / "report.html")
+
+
+def test_names_are_as_short_as_tells_runs_apart(tmp_path):
+    assert list(name_runs(["exp/a", "exp/b"])) == ["a", "b"]
+    assert list(name_runs(["x/run", "y/run"])) == ["x/run", "y/run"]
+    with pytest.raises(ValueError, match="named twice: a, a"):
+        name_runs(["a", "a"])
+    with pytest.raises(ValueError, match="no runs"):
+        name_runs([])

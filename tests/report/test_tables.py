@@ -1,0 +1,157 @@
+"""One description, three kinds of table; the numbers are those of the evaluation."""
+
+import dataclasses
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
+from brctc.report import Evaluation, SystemResult, results_table, to_html, to_markdown, to_rich
+
+VANILLA = SystemResult(
+    name="plain | CTC",
+    method="transducer",
+    beam=10,
+    parameters=1_234_567,
+    risk="none",
+    trims=False,
+    steps=6000,
+    train_s=1500.0,
+    error=ErrorRate(83, 10_000, 0.0083, 0.0061, 0.0109, 60, 20, 3),
+    difference=None,
+    down_sampling=DownSampling(0.9241, 0.0512),
+    real_time=RealTime("plain | CTC", 100.0, 3.0, 9.0, 0.03, 0.09, 0.12, 1.0),
+)
+BRCTC = dataclasses.replace(
+    VANILLA,
+    name="brctc",
+    risk="early-finish 6",
+    trims=True,
+    steps=None,
+    error=ErrorRate(95, 10_000, 0.0095, 0.0072, 0.012, 60, 30, 5),
+    difference=Comparison(0.0083, 0.0095, 0.0012, -0.0004, 0.0028, 0.1),
+    down_sampling=DownSampling(0.1412, 0.0512),
+    real_time=RealTime("brctc", 100.0, 2.0, 3.5, 0.02, 0.035, 0.055, 0.055 / 0.12),
+)
+FOUND = Evaluation(
+    corpus="digit-strings",
+    split="test",
+    utterances=1100,
+    duration_s=5000.0,
+    unit="word",
+    rtf_utterances=20,
+    sweep_utterances=5,
+    repeats=3,
+    systems=(VANILLA, BRCTC),
+    sweep=(),
+    machine={},
+)
+
+
+class Cells(HTMLParser):
+    """The text of every cell, row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.spans = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.spans.append(int(dict(attrs).get("colspan", 1)))
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1] and data != "\n":
+            self.rows[-1][-1] += data
+
+
+def rows_of(table):
+    return {title: cells for title, *cells in table.rows}
+
+
+def test_cells():
+    rows = rows_of(results_table(FOUND, paper=False))
+    assert rows == {
+        "error rate, % (95% interval)": ["0.83 (0.61 to 1.09)", "0.95 (0.72 to 1.20)"],
+        "errors / words": ["83 / 10,000", "95 / 10,000"],
+        "difference to plain | CTC, points": ["-", "+0.12 (-0.04 to +0.28)"],
+        "down-sampling factor": ["0.924 if trimmed", "0.141"],
+        "its oracle": ["0.051", "0.051"],
+        "real-time factor, RTF": ["0.120", "0.0550"],
+        "  of the encoder": ["0.0300", "0.0200"],
+        "  of the decoder": ["0.0900", "0.0350"],
+        "RTF against plain | CTC": ["-", "-54%"],
+        "search": ["transducer, beam 10"] * 2,
+        "risk at the end": ["none", "early-finish 6"],
+        "parameters": ["1.23 M"] * 2,
+        "training": ["6,000 steps, 25.0 min", "-"],
+    }
+
+
+def test_the_papers_own_figures():
+    table = results_table(FOUND)
+    assert [len(group.columns) for group in table.groups] == [2, 4]
+    assert "small scale" in table.groups[0].title
+    assert table.groups[1].title == "the paper, appendix G, transducer: CTC → BRCTC"
+    rows = rows_of(table)
+    assert rows["error rate, % (95% interval)"][2:] == [
+        "4.92 → 4.73",
+        "5.47 → 5.35",
+        "8.61 → 8.87",
+        "7.79 → 7.41",
+    ]
+    assert rows["real-time factor, RTF"][3] == "0.42 → 0.22"
+    assert rows["RTF against plain | CTC"][3] == "-48%"  # the abstract says 47%: of unrounded times
+    assert rows["down-sampling factor"][2:] == ["0.20", "0.29", "0.40", "0.36"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "kinds"),
+    [
+        (("attention", "attention"), ["attention"]),
+        (("attention", "transducer"), ["attention", "transducer"]),
+        (("transducer-greedy", "ctc-beam"), ["transducer"]),
+        (("ctc-greedy", "ctc-greedy"), ["transducer"]),
+    ],
+)
+def test_the_paper_has_the_same_kinds_of_system(methods, kinds):
+    systems = tuple(
+        dataclasses.replace(system, method=method)
+        for system, method in zip(FOUND.systems, methods, strict=True)
+    )
+    groups = results_table(dataclasses.replace(FOUND, systems=systems)).groups[1:]
+    assert [kind for kind in ("attention", "transducer") for group in groups if kind in group.title] == kinds
+
+
+def test_html_has_the_same_cells():
+    table = results_table(FOUND)
+    cells = Cells()
+    cells.feed(to_html(table))
+    groups, columns, *rows = cells.rows
+    assert groups[1:] == [group.title for group in table.groups]
+    assert columns[1:] == [column for group in table.groups for column in group.columns]
+    assert rows == [list(row) for row in table.rows]
+    assert sum(cells.spans[: len(groups)]) == len(columns)
+
+
+def test_markdown_has_the_same_cells():
+    table = results_table(FOUND)
+    head, rule, *rows = to_markdown(table).splitlines()
+    width = len(table.rows[0])
+    assert rule.count("---") == width
+    cells = [cell.strip().replace("\\|", "|") for cell in head.replace("\\|", "\0").split("|")[1:-1]]
+    assert cells[1].replace("\0", "|") == "plain | CTC"
+    for line, row in zip(rows, table.rows, strict=True):
+        found = [cell.replace("\0", "|") for cell in line.replace("\\|", "\0").split("|")[1:-1]]
+        assert [cell.strip() for cell in found] == [cell.strip() for cell in row]
+
+
+def test_a_terminal_shows_it():
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(to_rich(results_table(FOUND, paper=False)))
+    text = console.export_text()
+    assert "0.95 (0.72 to 1.20)" in text
+    assert max(map(len, text.splitlines())) <= 100
