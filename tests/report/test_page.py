@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from brctc.report import Evaluation, make_report, name_runs, write_report
+from brctc.report import Evaluation, make_report, name_runs, sections, write_report
+from brctc.report.runs import read_run
 from brctc.train.files import write_json
 from tests.report.conftest import QUICK
 from tests.report.test_tables import Cells
@@ -160,13 +161,13 @@ def test_what_is_broken_is_named(copies, evaluation, tmp_path, name):
     assert not list(tmp_path.glob("report.*"))
 
 
-def test_a_run_without_snapshots_is_shown_all_the_same(copies, evaluation, tmp_path):
+def test_a_run_without_snapshots_is_shown_all_the_same(trained, copies):
     recipe = json.loads((copies[0] / "recipe.json").read_text())
     recipe["monitor"]["snapshot_steps"] = []
     write_json(copies[0] / "recipe.json", recipe)
     shutil.rmtree(copies[0] / "snapshots")
-    write_report(copies, tmp_path / "report.html", evaluation, examples=1)
-    assert "(<code>monitor.snapshot_steps</code>) in: vanilla." in (tmp_path / "report.html").read_text()
+    section = sections.evolution([read_run(run.name, run) for run in copies], trained.test)
+    assert "(<code>monitor.snapshot_steps</code>) in: vanilla." in section
 
 
 def test_runs_that_do_not_go_together(trained, copies, evaluation, tmp_path):

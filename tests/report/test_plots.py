@@ -172,6 +172,8 @@ def test_curves(runs):
     steps = [line["loss"] for line in runs[0].metrics if "seconds" in line]
     means = losses.lines[0].get_ydata()
     assert np.mean(means) == pytest.approx(np.mean(steps), rel=1e-6)  # 20 steps are 4 groups of 5
+    unwatched = dataclasses.replace(runs[0], metrics=[line for line in runs[0].metrics if "seconds" in line])
+    assert plot_curves([unwatched]).get_suptitle().endswith("not looked at")
 
 
 def test_svg_belongs_into_a_page():

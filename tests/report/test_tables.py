@@ -91,6 +91,12 @@ def test_cells():
     }
 
 
+def test_a_system_alone_is_compared_with_nothing():
+    rows = rows_of(results_table(dataclasses.replace(FOUND, systems=(VANILLA,)), paper=False))
+    assert len(rows) == 11
+    assert not [title for title in rows if VANILLA.name in title]
+
+
 def test_the_papers_own_figures():
     table = results_table(FOUND)
     assert [len(group.columns) for group in table.groups] == [2, 4]

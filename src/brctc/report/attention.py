@@ -17,8 +17,8 @@ from brctc.report.runs import RunFiles
 from brctc.report.spikes import input_clock
 from brctc.report.style import bare, colours, new_figure, styled
 
-PANEL = 1.2
-"""Of a map, in inches."""
+WIDTH, SMALL, LARGE = 10.0, 1.05, 1.9
+"""Inches: of all maps side by side, if they are neither too small nor too large for it."""
 TRIED = 20
 """Utterances of which one is shown that all models read right, if there is one."""
 
@@ -53,9 +53,10 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
     ]
     heads = [len(layers[0]) for layers in maps]
     depth = max(map(len, maps))
+    size = min(max(WIDTH / sum(heads), SMALL), LARGE)
     figure = new_figure(
-        PANEL * sum(heads) + 0.5 * len(runs),
-        (PANEL + 0.15) * depth + 1,
+        size * sum(heads) + 0.5 * len(runs),
+        (size + 0.1) * depth + 1,
         f"{_headline(runs, shares, sources, maps)} ({prepared.utterances[index].id})",
     )
     parts = np.atleast_1d(np.array(figure.subfigures(1, len(runs), width_ratios=heads, wspace=0.03)))

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from brctc.report.evaluation import Evaluation
 from brctc.report.runs import RunFiles
 from brctc.report.style import FAINT, INK, colours, new_figure, styled
 
 WIDTH = 10.5
+PERCENTS = (0, 1, 3, 10, 30, 100)
 BINS = 150
 """Points of a training curve, at most."""
 
@@ -55,6 +57,7 @@ def plot_results(evaluation: Evaluation) -> Figure:
     errors.set_xlim(0, max(system.error.high for system in systems) * 130 or 1)
     factors.set_xlim(0, 1)
     speeds.set_xlim(0, max(system.real_time.rtf for system in systems) * 1.3)
+    speeds.xaxis.set_major_locator(MaxNLocator(5))
     unit = {"word": "words", "char": "characters"}[evaluation.unit]
     errors.set_title("error rate, with its 95% interval")
     errors.set_xlabel(f"errors [% of {unit}]")
@@ -87,23 +90,18 @@ def plot_beams(evaluation: Evaluation) -> Figure:
     )
     baseline = evaluation.systems[0].name
     title = f"Time at beam {largest} against {baseline}: {saved}" if saved else "Time against the beam"
-    figure = new_figure(7.2, 3.4, title)
+    figure = new_figure(8.5, 3.4, title)
     panel = figure.subplots()
     for system, shade in zip(evaluation.systems, colours(len(evaluation.systems)), strict=True):
         points = [point for point in evaluation.sweep if point.name == system.name]
         sizes = [point.beam for point in points]
-        panel.plot(sizes, [point.real_time.rtf for point in points], "o-", color=shade, markersize=3.5)
-        encoder = [point.real_time.encoder_rtf for point in points]
-        panel.plot(sizes, encoder, "--", color=shade, linewidth=1, alpha=0.8)
-        panel.annotate(
-            f"{system.name} ({points[-1].method})",
-            (sizes[-1], points[-1].real_time.rtf),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
+        times = [point.real_time.rtf for point in points]
+        panel.plot(
+            sizes, times, "o-", color=shade, markersize=3.5, label=f"{system.name}, {points[0].method}"
         )
-    panel.plot([], [], "--", color=FAINT, linewidth=1, label="encoder alone")
-    panel.legend(loc="upper left")
+        encoder = [point.real_time.encoder_rtf for point in points]
+        panel.plot(sizes, encoder, "--", color=shade, linewidth=1, label="its encoder alone")
+    figure.legend(loc="outside right upper")
     panel.set_xlabel("beam [hypotheses]")
     panel.set_ylabel("computation [s per s of input]")
     panel.set_ylim(0)
@@ -133,7 +131,9 @@ def plot_curves(runs: Sequence[RunFiles]) -> Figure:
     losses.legend()
     errors.set_title("error on the development set, final CTC, greedy")
     errors.set_ylabel("errors [%]")
-    errors.set_ylim(0, 105)
+    errors.set_yscale("symlog", linthresh=1, linscale=0.3)  # 0 has a place, and the last percents are seen
+    errors.set_yticks(PERCENTS, [str(percent) for percent in PERCENTS])
+    errors.set_ylim(0, 130)
     factors.set_title("frames that trimming keeps, or would keep")
     factors.set_ylabel("down-sampling factor")
     factors.set_ylim(0, 1.03)
@@ -151,7 +151,7 @@ def _learnt(runs: Sequence[RunFiles]) -> str:
         dev = [line for line in run.metrics if "dev_error" in line]
         if dev:
             parts.append(f"{run.name} {dev[-1]['dev_error']:.1%} at {dev[-1]['dev_factor']:.2f}")
-    return "Errors and frames kept at the end of training: " + "; ".join(parts)
+    return "Errors and frames kept at the end of training: " + ("; ".join(parts) or "not looked at")
 
 
 def _column(lines: Sequence[dict[str, Any]], name: str) -> np.ndarray:

@@ -55,8 +55,8 @@ def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> s
     what = "the handwritten line" if prepared.feature_config is None else "log-mel features of the audio"
     note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
 probability of each token, frame by frame, at the CTC output between the two halves of the encoder, in the
-colours of the bars; the thin grey line is the blank. Behind the dashed line nothing but certain blanks is
-left, and trimming cuts it off."""
+colours of the bars; grey bars are tokens that are not said, the thin grey line is the blank. Behind the
+dashed line nothing but certain blanks is left, and trimming cuts it off."""
     plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
     return "".join(_figure(plot, note if i == 0 else "") for i, plot in enumerate(plots))
 

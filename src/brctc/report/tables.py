@@ -18,6 +18,8 @@ class Measure(NamedTuple):
     title: str
     of_system: Callable[[SystemResult], str]
     of_paper: Callable[[PaperResult], str] = lambda paper: NOTHING
+    compares: bool = False
+    """With the first system."""
 
 
 class Group(NamedTuple):
@@ -37,7 +39,7 @@ class Table(NamedTuple):
 def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
     """What the systems reach; with the paper's figures for the same kinds of system beside it."""
     groups = [Group(_of_ours(evaluation), tuple(system.name for system in evaluation.systems))]
-    measures = _measures(evaluation)
+    measures = [m for m in _measures(evaluation) if len(evaluation.systems) > 1 or not m.compares]
     columns = [[measure.of_system(system) for measure in measures] for system in evaluation.systems]
     for kind in _kinds(evaluation) if paper else ():
         names = tuple(f"{p.corpus} {p.test_set}, {p.hours:,} h" for p in PAPER[kind])
@@ -129,6 +131,7 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
             f"difference to {first}, points",
             _difference,
             lambda p: f"{p.error[1] - p.error[0]:+.2f}",
+            compares=True,
         ),
         Measure(
             "down-sampling factor",
@@ -147,6 +150,7 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
             f"RTF against {first}",
             lambda s: NOTHING if s.difference is None else f"{s.real_time.ratio - 1:+.0%}",
             lambda p: f"{p.rtf[1] / p.rtf[0] - 1:+.0%}",
+            compares=True,
         ),
         Measure(
             "search",
