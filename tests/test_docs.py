@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,14 +13,17 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+OWN_DATA = ROOT / "docs" / "own-data.md"  # one thing after the other: tests/cli/test_own_data.py
 
 # How a documented command is run here: faster, or elsewhere than in the checkout.
 COMMANDS = {
     "pip install .": None,  # test_wheel builds and installs it
     "make test": ["make", "-n", "test"],  # this is it
+    "make demo": ["make", "-n", "demo"],
     "make lint": ["make", "-n", "lint"],
     "make bench": ["make", "-n", "bench"],
     "make sanitize": ["make", "-n", "sanitize"],
+    "brctc demo": None,  # tests/cli/test_demo.py runs it
     "python examples/path_groups.py": ["--output", "picture.png"],
     "python examples/gradients.py": ["--output", "picture.png"],
     "python benchmarks/ctc_loss.py": ["--quick", "--shape", "2,20,4,30"],
@@ -32,11 +36,14 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def documented_commands() -> list[str]:
-    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    pages = [page for page in PAGES if page != OWN_DATA]
+    lines = [line for page in pages for block in blocks(page, "bash") for line in block.splitlines()]
     return sorted({line.partition("#")[0].strip() for line in lines} - {""})
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [page for page in DOCUMENTS if page != OWN_DATA], ids=lambda path: path.name
+)
 def test_python_snippets(document):
     snippets = blocks(document, "python")
     namespace: dict = {}
@@ -53,10 +60,11 @@ def test_command(command, tmp_path):
     if command.startswith("make"):
         subprocess.run(extra, cwd=ROOT, check=True, capture_output=True)
         return
-    script = ROOT / command.split()[1]
+    program, first, *others = shlex.split(command)
+    run_it = ["-m", "brctc", first] if program == "brctc" else [str(ROOT / first)]
     environment = {**os.environ, "MPLBACKEND": "Agg"}
     run = subprocess.run(
-        [sys.executable, str(script), *extra],
+        [sys.executable, *run_it, *others, *extra],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

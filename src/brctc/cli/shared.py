@@ -79,14 +79,16 @@ def model_directory(path: Path) -> Path:
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Bars on the terminal, to be called with what is done, how much of it is, and of how much."""
+    console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     ) as progress:
         tasks: dict[str, TaskID] = {}
 

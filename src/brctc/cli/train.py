@@ -28,7 +28,7 @@ def command(
     Examples:
       brctc train handwriting/brctc --out exp/handwriting
       brctc train mine.yaml --out exp/mine --set batch_s=200 stages.first.epochs=20
-      torchrun --nproc-per-node 4 -m brctc train mine.yaml --out exp/mine
+      torchrun --standalone --nproc-per-node 4 -m brctc train mine.yaml --out exp/mine
 
     Args:
         recipe: A YAML file, or a recipe that comes with brctc by its name.

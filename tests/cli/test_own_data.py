@@ -1,0 +1,85 @@
+"""docs/own-data.md, from its first line to its last, on a corpus of tones."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brctc.train import load_recipe
+from tests.cli.commands import brctc
+from tests.data.sounds import RATE, write
+from tests.test_docs import OWN_DATA, blocks
+
+WORDS = {"low": 300, "middle": 700, "high": 1500}  # Hz
+# what makes the page's recipes small enough; nothing else of its commands is changed
+TINY = (
+    "model.encoder.dim=16",
+    "model.encoder.feed_forward_dim=16",
+    "model.encoder.first_layers=1",
+    "model.encoder.second_layers=1",
+    "model.encoder.subsampling_channels=4",
+    "batch_s=20",
+    "stages.first.epochs=1",
+    "stages.second.epochs=1",
+    "checkpoints={every_epochs: 1, keep: 1, average: 1}",
+    "monitor={dev_utterances: 2, snapshot_steps: [0, 3], snapshot_utterances: 1, tensorboard: false}",
+)
+QUICK = ("--limit", "2", "--repeats", "1", "--beams", "2")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """recordings/<speaker>/<number>.wav and .txt"""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for speaker in ("anna", "berta", "carl", "dora"):
+        for number in range(1, 5):
+            words = rng.choice(list(WORDS), 2).tolist()
+            seconds = np.arange(round(0.6 * RATE)) / RATE
+            tones = np.concatenate([0.1 * np.sin(2 * np.pi * WORDS[word] * seconds) for word in words])
+            path = write(tmp_path / "recordings" / speaker / f"{number:04d}.wav", tones.astype(np.float32))
+            path.with_suffix(".txt").write_text(" ".join(words) + "\n")
+    return tmp_path
+
+
+def documented_commands() -> list[list[str]]:
+    lines = [line for block in blocks(OWN_DATA, "bash") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line]
+
+
+@pytest.mark.slow
+def test_from_a_folder_to_a_report(folder):
+    (snippet,) = blocks(OWN_DATA, "python")
+    exec(compile(snippet, OWN_DATA.name, "exec"), {})
+    for recipe in blocks(OWN_DATA, "yaml"):
+        name = re.match(r"# (\S+\.yaml)\n", recipe)[1]
+        (folder / name).write_text(recipe)
+        load_recipe(Path(name))
+
+    said = {}
+    for program, *words in documented_commands():
+        if program == "pip":
+            continue
+        assert program == "brctc"
+        extra = {"train": ("--set", *TINY), "evaluate": QUICK}.get(words[0], ())
+        found = brctc(folder, *words, *extra)
+        assert found.code == 0, f"{words}: {found.err}"
+        said[" ".join(words)] = found
+
+    prepared = next(found for command, found in said.items() if command.startswith("prepare"))
+    assert [line.split()[:2] for line in prepared.out.splitlines()[1:4]] == [
+        ["train", "24"],
+        ["dev", "4"],
+        ["test", "4"],
+    ]
+    assert said["decode exp/early recordings/anna/0001.wav"].out.startswith("0001\t")
+    with_references = said["decode exp/early --manifest data/test.tsv --jsonl results.jsonl"]
+    assert "char error rate" in with_references.err
+    assert "word error rate" in with_references.err
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 4
+    assert len(list((folder / "subtitles").iterdir())) == 4
+    assert json.loads((folder / "evaluation.json").read_text())["systems"][1]["trims"]
+    assert "<svg" in (folder / "report.html").read_text()

@@ -1,0 +1,49 @@
+"""`brctc evaluate` and `brctc report` on runs of `brctc train`."""
+
+import json
+
+from tests.cli.commands import brctc
+
+
+def test_evaluate_and_report(trained):
+    folder, _ = trained
+    quick = ("--limit", "4", "--repeats", "1", "--beams", "2")
+    found = brctc(folder, "evaluate", "vanilla", "brctc", *quick, "--out", "numbers.json")
+    assert found.code == 0, found.err
+    for word in ("vanilla", "brctc", "error rate", "down-sampling", "real-time factor"):
+        assert word in found.out
+    assert found.out.endswith("All of it is in numbers.json.\n")
+    systems = json.loads((folder / "numbers.json").read_text())["systems"]
+    assert [system["name"] for system in systems] == ["vanilla", "brctc"]
+
+    found = brctc(folder, "report", "vanilla", "brctc", "--evaluation", "numbers.json", "--out", "page.html")
+    assert found.code == 0, found.err
+    assert found.out == "The report is page.html.\n"
+    page = (folder / "page.html").read_text()
+    assert "<svg" in page
+    assert "brctc report vanilla brctc --evaluation numbers.json" in page
+
+
+def test_prepared_elsewhere(trained, tmp_path):
+    """Models alone do not say where their corpus is."""
+    folder, _ = trained
+    quick = ("--limit", "2", "--repeats", "1", "--beams", "2", "--split", "dev")
+    model = folder / "vanilla" / "model"
+    found = brctc(tmp_path, "evaluate", model, "--prepared", folder / "prepared", *quick)
+    assert found.code == 0, found.err
+    assert (tmp_path / "evaluation.json").exists()
+    found = brctc(tmp_path, "evaluate", model)
+    assert found.code == 2
+    assert "holds no run" in found.err
+
+
+def test_refusals(trained):
+    folder, _ = trained
+    for command in ("evaluate", "report"):
+        found = brctc(folder, command, "vanilla", "nowhere")
+        assert found.code == 2
+        assert found.err.startswith(f"brctc {command}: ")
+        assert "nowhere" in found.err
+        assert "Traceback" not in found.err
+    found = brctc(folder, "report", "vanilla", "brctc", "--evaluation", "vanilla/recipe.json")
+    assert found.err.startswith("brctc report: vanilla/recipe.json: not an evaluation")
