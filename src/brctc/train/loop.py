@@ -78,7 +78,6 @@ class StageLoop:
         run = self.run
         run.journal.begin(self.name, self.moment.position.step, self.total)
         batches = load_ahead(self._planned(), self._load)
-        parts: Parts = {}
         try:
             while not self.moment.finished:
                 self._snapshot()
@@ -93,9 +92,11 @@ class StageLoop:
                     seconds=self.moment.seconds + time.perf_counter() - started,
                     finished=self._is_last(planned.after),
                 )
+                if self.moment.finished:
+                    self._look_back(parts)
                 if regular or self.moment.finished:
                     self._evaluate()
-                    self._save(regular=True)
+                    self._save(regular=True)  # last: what a killed run has not written, it does again
                 elif stop:
                     self._save(regular=False)
                 if stop:
@@ -105,10 +106,6 @@ class StageLoop:
                     )
         finally:
             batches.close()
-        if self.moment.stage + 1 == len(self.recipe.stages):
-            self._snapshot()
-        if parts:
-            self._time_losses(next(iter(parts.values())))
         return self.moment
 
     def _step(self, planned: PlannedBatch, parts: Parts, seconds: Seconds) -> bool:
@@ -255,10 +252,14 @@ class StageLoop:
             },
         )
 
-    def _time_losses(self, batch: Batch) -> None:
-        """Notes how much of a step the CTC losses and the trimming are, on the stage's last batch."""
-        objective = self._objective(self.moment.position.step)
-        found = loss_seconds(self.system, to_device(batch, self.run.processes.device), objective)
+    def _look_back(self, parts: Parts) -> None:
+        """At the end of a stage: how much of a step the CTC losses and the trimming are; a last snapshot."""
+        if self.moment.stage + 1 == len(self.recipe.stages):
+            self._snapshot()
+        if not parts:
+            return
+        batch = to_device(next(iter(parts.values())), self.run.processes.device)
+        found = loss_seconds(self.system, batch, self._objective(self.moment.position.step))
         self.run.journal.note(
             f"losses and trimming: {(found['ctc'] + found['trim']) / found['step']:.2%} of a step "
             f"({found['ctc'] * 1e3:.2f} + {found['trim'] * 1e3:.2f} of {found['step'] * 1e3:.1f} ms)"
