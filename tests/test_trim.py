@@ -17,7 +17,8 @@ def posterior(blanks, classes=4):
 
 
 def kept_by_definition(blanks, length, threshold, margin):
-    """Section 3.3, word for word: m is the largest t such that all t' > t have a blank above the threshold."""
+    """Section 3.3: m is the smallest t (the paper's "maximum" is a slip: T itself would do) such that
+    all later frames have a blank above the threshold."""
     m = min(t for t in range(length + 1) if all(blanks[after] > threshold for after in range(t, length)))
     return min(max(m + margin, 1), length)
 
@@ -131,8 +132,14 @@ def test_export():
         assert torch.equal(found_kept, kept)
         torch.testing.assert_close(found, expected)
         shapes.add(tuple(found.shape))
-        assert found.shape[1] < frames
+        assert 2 < found.shape[1] < frames
     assert len(shapes) == 3
+    with torch.no_grad():
+        module.head.bias[0] = (
+            100  # nothing but blanks: one frame each; the program's tensor may have one more
+        )
+    module_lengths, program_lengths = (run(hidden, lengths)[1] for run in (module, program))
+    assert module_lengths.tolist() == [1] * 4 == program_lengths.tolist()
 
 
 GOOD = torch.zeros(2, 5, 3)

@@ -36,11 +36,15 @@ def trim(
     if hidden.shape[:2] != log_probs.shape[:2]:
         given, expected = tuple(hidden.shape), tuple(log_probs.shape[:2])
         raise ValueError(f"hidden has shape {given}, but log_probs are of (N, T) = {expected}")
-    longest = kept.max().item()  # not int(): an export keeps this as a symbol
-    if torch.compiler.is_compiling():  # and must be told what always holds
-        torch._check(longest >= 1)
+    longest = kept.max()
+    if torch.compiler.is_compiling():
+        # A program must hold for every length, and torch treats 1 apart: such a cut leaves 2 frames,
+        # one of them padding.
+        longest = longest.clamp(min=2).item()
+        torch._check(longest >= 2)
         torch._check(longest <= hidden.shape[1])
-    return hidden[:, :longest], kept
+        return hidden[:, :longest], kept
+    return hidden[:, : int(longest)], kept
 
 
 def trimmed_lengths(

@@ -31,10 +31,10 @@ class Normalisation(nn.Module):
         for name, value in (("mean", mean), ("std", std)):
             if value.shape != self.mean.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {tuple(self.mean.shape)}")
-            if not value.isfinite().all() or (name == "std" and (value < 0).any()):
-                raise ValueError(
-                    f"{name} holds {value[~(value >= 0)][:1].tolist() or 'inf'}, not a statistic"
-                )
+            wrong = ~value.isfinite() if name == "mean" else ~(value.isfinite() & (value >= 0))
+            if wrong.any():
+                feature = int(wrong.nonzero()[0])
+                raise ValueError(f"{name} is {value[feature].item()} for feature {feature}")
         self.mean.copy_(mean)
         self.std.copy_(std)
 

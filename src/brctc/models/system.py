@@ -84,6 +84,8 @@ class Objective:
         weights = {"inter_ctc": ctc * self.inter_weight, "ctc": ctc * (1 - self.inter_weight)}
         for name, weight in given.items():
             weights[name] = (usual[name] if weight is None else weight) if has[name] else 0.0
+        if not any(weights.values()):
+            raise ValueError("every weight is 0: there is nothing to learn")
         return {name: weight for name, weight in weights.items() if weight > 0}
 
 

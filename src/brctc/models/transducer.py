@@ -47,7 +47,9 @@ class Transducer(nn.Module):
     def predictions(self, targets: Tensor) -> Tensor:
         """(N, U + 1, joint_dim): before the first label of (N, U) targets, and behind each."""
         labels = nn.functional.pad(targets, (1, 0), value=BLANK)
-        output, _ = self.lstm(self.dropout(self.embedding(labels)))
+        embedded = self.dropout(self.embedding(labels))
+        with torch.autocast(embedded.device.type, enabled=False):  # not every CPU has an LSTM of bfloat16
+            output, _ = self.lstm(embedded)
         return self.project_prediction(self.dropout(output))
 
     def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:

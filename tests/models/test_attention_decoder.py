@@ -1,0 +1,91 @@
+"""The Transformer decoder: step by step as at once, and its loss by its formula."""
+
+import pytest
+import torch
+
+from tests.models.toys import CLASSES, toy_batch, toy_system
+
+END = CLASSES
+
+
+@pytest.fixture(scope="module")
+def system():
+    return toy_system(attention=True)
+
+
+@pytest.fixture(scope="module")
+def encoded(system):
+    batch = toy_batch()
+    with torch.no_grad():
+        return system.encode(batch.features, batch.lengths)
+
+
+def test_steps_as_forward(system, encoded):
+    """Any hypotheses, through reordered, duplicated and dropped beams."""
+    decoder = system.attention
+    memory = decoder.start(encoded.hidden, encoded.lengths)
+    generator = torch.Generator().manual_seed(0)
+    tokens, cache = torch.full((3, 1), END), None
+    said = torch.zeros(3, 1, 0, dtype=torch.long)  # (N, B, U): what each hypothesis consists of
+    for beam in (4, 4, 2, 3, 3):
+        log_probs, cache = decoder.step(memory, tokens, cache)
+        assert cache.tokens == said.shape[2] + 1
+        for b in range(said.shape[1]):
+            expected = decoder(encoded.hidden, encoded.lengths, said[:, b])[:, -1].log_softmax(-1)
+            torch.testing.assert_close(log_probs[:, b], expected)
+        parents = torch.randint(0, said.shape[1], (3, beam), generator=generator)
+        tokens = torch.randint(1, CLASSES, (3, beam), generator=generator)
+        said = torch.cat(
+            [said.gather(1, parents[..., None].expand(-1, -1, said.shape[2])), tokens[..., None]], 2
+        )
+        cache = cache.reorder(parents)
+    assert len({tuple(row.tolist()) for row in said.flatten(0, 1)}) > 5
+
+
+def test_utterances_can_be_left_out(system, encoded):
+    decoder = system.attention
+    memory = decoder.start(encoded.hidden, encoded.lengths)
+    _, cache = decoder.step(memory, torch.full((3, 1), END))
+    tokens = torch.tensor([[1, 2], [3, 1], [2, 4]])
+    cache = cache.reorder(torch.zeros(3, 2, dtype=torch.long))
+    whole, _ = decoder.step(memory, tokens, cache)
+    for keep in (torch.tensor([2, 0]), torch.tensor([True, False, True])):
+        part, _ = decoder.step(memory.select(keep), tokens[keep], cache.select(keep))
+        torch.testing.assert_close(part, whole[keep])
+
+
+def test_no_token_sees_a_later_one(system, encoded):
+    decoder = system.attention
+    targets = torch.tensor([[1, 2, 3, 4]] * 3)
+    changed = targets.clone()
+    changed[:, 2:] = 1
+    before, after = (decoder(encoded.hidden, encoded.lengths, labels) for labels in (targets, changed))
+    torch.testing.assert_close(before[:, :3], after[:, :3])
+    assert not torch.allclose(before[:, 3], after[:, 3])
+
+
+def test_loss_by_its_formula(system, encoded):
+    """Cross-entropy against smoothed targets, per label, averaged over utterances."""
+    batch = toy_batch()
+    smoothing, classes = 0.1, CLASSES + 1
+    losses = []
+    for n in range(3):
+        labels = batch.targets[n, : batch.target_lengths[n]]
+        frames = int(encoded.lengths[n])
+        logits = system.attention(encoded.hidden[n : n + 1, :frames], torch.tensor([frames]), labels[None])[0]
+        loss = 0.0
+        for log_probs, gold in zip(logits.log_softmax(-1), [*labels.tolist(), END], strict=True):
+            wanted = torch.full((classes,), smoothing / classes, dtype=torch.double)
+            wanted[gold] += 1 - smoothing
+            loss -= (wanted * log_probs).sum()
+        losses.append(loss / len(labels))
+    found = system.attention.loss(encoded.hidden, encoded.lengths, batch.targets, batch.target_lengths)
+    torch.testing.assert_close(found, torch.stack(losses).mean())
+
+
+def test_loss_of_an_empty_target(system, encoded):
+    targets, lengths = torch.tensor([[1], [2], [0]]), torch.tensor([1, 1, 0])
+    assert system.attention.loss(encoded.hidden, encoded.lengths, targets, lengths).isfinite()
+    nothing = torch.zeros(3, 0, dtype=torch.long)
+    loss = system.attention.loss(encoded.hidden, encoded.lengths, nothing, torch.zeros(3, dtype=torch.long))
+    assert loss.isfinite()

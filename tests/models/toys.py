@@ -1,0 +1,105 @@
+"""Small systems and batches for tests, in double precision where results are compared."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from brctc.models import AttentionConfig, EncoderConfig, System, SystemConfig, TransducerConfig, TrimConfig
+
+FEATURES, CLASSES = 11, 5
+
+
+class Batch(NamedTuple):
+    features: Tensor
+    lengths: Tensor
+    targets: Tensor
+    target_lengths: Tensor
+
+    def alone(self, n: int) -> "Batch":
+        frames, labels = int(self.lengths[n]), int(self.target_lengths[n])
+        return Batch(
+            self.features[n : n + 1, :frames],
+            self.lengths[n : n + 1],
+            self.targets[n : n + 1, :labels],
+            self.target_lengths[n : n + 1],
+        )
+
+
+def toy_batch(lengths=(63, 40, 29), target_lengths=(4, 5, 2), dtype=torch.double, padding=torch.nan) -> Batch:
+    """Random features; what is behind an utterance's end must not be seen."""
+    generator = torch.Generator().manual_seed(1)
+    features = [torch.randn(t, FEATURES, generator=generator, dtype=dtype) for t in lengths]
+    labels = [torch.randint(1, CLASSES, (u,), generator=generator) for u in target_lengths]
+    return Batch(
+        pad_sequence(features, batch_first=True, padding_value=padding),
+        torch.tensor(lengths),
+        pad_sequence(labels, batch_first=True),
+        torch.tensor(target_lengths),
+    )
+
+
+def toy_config(attention=False, transducer=False, normalisation="global", **encoder) -> SystemConfig:
+    sizes = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "kernel_size": 7, "subsampling_channels": 3}
+    return SystemConfig(
+        encoder=EncoderConfig(**{**sizes, "first_layers": 2, "second_layers": 1, **encoder}),
+        attention=AttentionConfig(layers=2, dim=12, heads=2, feed_forward_dim=20) if attention else None,
+        transducer=TransducerConfig(prediction_dim=10, prediction_layers=2, joint_dim=14)
+        if transducer
+        else None,
+        normalisation=normalisation,
+    )
+
+
+def toy_system(config: SystemConfig | None = None, seed=0, **options) -> System:
+    """Ready to compare: in double precision, without dropout, and with no weight close to zero, as
+    residual branches are at first."""
+    torch.manual_seed(seed)
+    system = System(config or toy_config(**options), FEATURES, CLASSES).double().eval()
+    if system.config.normalisation == "global":
+        system.set_statistics(0.3 * torch.randn(FEATURES), 0.5 + torch.rand(FEATURES))
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return system
+
+
+TRIM = TrimConfig(threshold=0.3, margin=1)
+
+
+def finish_early(system: System, batch: Batch) -> None:
+    """Fits the CTC output so that most frames of the second part of each utterance are blanks: TRIM trims."""
+    with torch.no_grad():
+        features = system.normalisation(batch.features, batch.lengths)
+        hidden, lengths = system.encoder.enter(features, batch.lengths)
+        hidden = system.encoder.first(hidden, lengths)
+        frames = torch.cat([hidden[n, :length] for n, length in enumerate(lengths)])
+        late = [torch.arange(int(length)) >= length * (0.6 - 0.1 * n) for n, length in enumerate(lengths)]
+        wanted = torch.cat(late).to(frames.dtype)[:, None] * 10 - 5
+        fit = torch.linalg.lstsq(torch.cat([frames, torch.ones_like(frames[:, :1])], 1), wanted).solution
+        head = system.encoder.ctc
+        head.weight.mul_(0.1)
+        head.bias.zero_()
+        head.weight[0] = fit[:-1, 0]
+        head.bias[0] = fit[-1, 0]
+
+
+def learnable_batch(utterances=6, seed=0) -> Batch:
+    """Each label is a pattern of its own over 12 frames, somewhere in quiet noise."""
+    generator = torch.Generator().manual_seed(seed)
+    patterns = torch.randn(CLASSES, 12, FEATURES, generator=generator)
+    features, targets = [], []
+    for n in range(utterances):
+        labels = torch.randint(1, CLASSES, (2 + n % 3,), generator=generator)
+        gaps = [torch.zeros(4 + (n + u) % 5, FEATURES) for u in range(len(labels) + 1)]
+        parts = [part for u, label in enumerate(labels) for part in (gaps[u], patterns[label])]
+        line = torch.cat([*parts, gaps[-1]])
+        features.append(line + 0.1 * torch.randn(line.shape, generator=generator))
+        targets.append(labels)
+    return Batch(
+        pad_sequence(features, batch_first=True),
+        torch.tensor([len(line) for line in features]),
+        pad_sequence(targets, batch_first=True),
+        torch.tensor([len(labels) for labels in targets]),
+    )
