@@ -66,12 +66,14 @@ class Transducer {
   int64_t first_frame(int64_t n) const { return frame_offset_[size_t(n)]; }
 
   // How many rows the frames before this one have.
-  int64_t rows_before(int64_t frame) const { return frame < frames() ? place(frame).row : row_offset_.back(); }
+  int64_t rows_before(int64_t frame) const {
+    return frame < frames() ? place(frame).row : row_offset_.back();
+  }
 
   // The end of a part: as many frames from `first` on as have at most so many rows, but at least one.
   int64_t end_of_part(int64_t first, int64_t most_rows) const {
     const int64_t row = rows_before(first) + most_rows;
-    const auto n = std::upper_bound(row_offset_.begin(), row_offset_.end(), row) - row_offset_.begin() - 1;
+    const int64_t n = utterance_at(row_offset_, row);
     if (n == N_) return frames();
     const int64_t t = (row - row_offset_[size_t(n)]) / (U_of_[size_t(n)] + 1);
     return std::max(frame_offset_[size_t(n)] + t, first + 1);
@@ -229,6 +231,10 @@ class Transducer {
     return reinterpret_cast<char*>(address) + index * int64_t(width());
   }
 
+  static int64_t utterance_at(const std::vector<int64_t>& offsets, int64_t index) {
+    return std::upper_bound(offsets.begin(), offsets.end(), index) - offsets.begin() - 1;
+  }
+
   // Frame f, its rows counted from those of frame `first`.
   Place place(int64_t f, int64_t first) const {
     const Place at = place(f), base = place(first);
@@ -236,7 +242,7 @@ class Transducer {
   }
 
   Place place(int64_t f) const {
-    const auto n = std::upper_bound(frame_offset_.begin(), frame_offset_.end(), f) - frame_offset_.begin() - 1;
+    const int64_t n = utterance_at(frame_offset_, f);
     const int64_t t = f - frame_offset_[size_t(n)], U = U_of_[size_t(n)];
     return {f, n, t, U, row_offset_[size_t(n)] + t * (U + 1)};
   }

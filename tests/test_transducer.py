@@ -459,6 +459,9 @@ def peak_growth(which, *shape):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer takes memory of its own"
+)
 def test_memory():
     """The dense loss needs its gradient and little more; the joint loss never holds N T U C numbers."""
     shape = N, T, U, C, _ = 8, 100, 30, 1000, 64

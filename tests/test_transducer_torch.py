@@ -319,19 +319,18 @@ JOINT_CASES = [
 ]
 
 
+DENSE, WITH_JOINT = LABEL_CASES + LOGITS_CASES, LABEL_CASES + JOINT_CASES
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("changes", "error", "message"), LABEL_CASES + LOGITS_CASES, ids=lambda value: str(value)[:40]
-)
+@pytest.mark.parametrize(("changes", "error", "message"), DENSE, ids=[case[2] for case in DENSE])
 def test_error_names_the_culprit(changes, error, message, backend):
     with pytest.raises(error, match=message):
         brctc.transducer_loss(**({"backend": backend, "logits": LOGITS} | LABELS | changes))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("changes", "error", "message"), LABEL_CASES + JOINT_CASES, ids=lambda value: str(value)[:40]
-)
+@pytest.mark.parametrize(("changes", "error", "message"), WITH_JOINT, ids=[case[2] for case in WITH_JOINT])
 def test_joint_error_names_the_culprit(changes, error, message, backend):
     with pytest.raises(error, match=message):
         brctc.transducer_joint_loss(**({"backend": backend} | JOINT | LABELS | changes))
