@@ -1,7 +1,4 @@
-"""Batches hold what was planned; the loader makes the same ones ahead of time."""
-
-import threading
-import time
+"""Batches hold what was planned."""
 
 import numpy as np
 import pytest
@@ -10,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brctc.data import (
-    Loader,
     Prepared,
     PreparedWriter,
-    SpecAugmentConfig,
     TokenConfig,
     Tokenizer,
     Utterance,
@@ -102,59 +97,3 @@ def test_make_batch(corpus):
     assert batch.targets.dtype == batch.lengths.dtype == batch.target_lengths.dtype == torch.int64
     assert batch.target_lengths.tolist() == [4, 2, 1]
     assert batch.duration_s == pytest.approx(sum(frames) / 100)
-
-
-def test_the_loader_gives_the_planned_batches(corpus):
-    prepared, tokenizer = corpus
-    plan = plan_batches(prepared.utterances, 5, seed=0, epoch=0)
-    loader = Loader(prepared, plan, tokenizer)
-    for _ in range(2):  # it can be used again
-        batches = list(loader)
-        assert len(batches) == len(loader) == len(plan)
-        for batch, indices in zip(batches, plan, strict=True):
-            expected = make_batch(prepared, indices, tokenizer)
-            assert batch.ids == expected.ids
-            assert torch.equal(batch.features, expected.features)
-            assert torch.equal(batch.targets, expected.targets)
-
-
-def test_augmentation_does_not_depend_on_what_came_before(corpus):
-    prepared, tokenizer = corpus
-    plan = plan_batches(prepared.utterances, 5, seed=0, epoch=3)
-    options = {"augment": SpecAugmentConfig(), "seed": 5, "epoch": 3}
-    whole = list(Loader(prepared, plan, tokenizer, **options))
-    part = list(Loader(prepared, plan[3::2], tokenizer, **options))
-    for ours, theirs in zip(part, whole[3::2], strict=True):
-        assert torch.equal(ours.features, theirs.features)
-    plain = list(Loader(prepared, plan, tokenizer))
-    other = list(Loader(prepared, plan, tokenizer, **{**options, "epoch": 4}))
-    assert not torch.equal(whole[0].features, plain[0].features)
-    assert not torch.equal(whole[0].features, other[0].features)
-
-
-def loader_threads() -> int:
-    return sum(thread.name == "brctc-loader" for thread in threading.enumerate())
-
-
-def test_leaving_early_stops_the_thread(corpus):
-    prepared, tokenizer = corpus
-    for _ in Loader(prepared, [[0]] * 1000, tokenizer, prefetch=2):
-        break
-    assert loader_threads() == 0
-
-
-def test_an_error_reaches_the_consumer(corpus):
-    prepared, tokenizer = corpus
-    seen = []
-    with pytest.raises(IndexError):
-        seen.extend(batch.ids for batch in Loader(prepared, [[1], [2], [10**6], [3]], tokenizer))
-    assert loader_threads() == 0
-
-
-def test_a_slow_consumer_does_not_wait(corpus):
-    prepared, tokenizer = corpus
-    loader = Loader(prepared, [list(range(20))] * 10, tokenizer, augment=SpecAugmentConfig())
-    start = time.perf_counter()
-    for _ in loader:
-        time.sleep(0.05)
-    assert 0 < loader.waited_s < 0.5 * (time.perf_counter() - start)

@@ -3,7 +3,7 @@
 from brctc.data import extras  # noqa: F401
 from brctc.data.audio import AudioError, load_audio
 from brctc.data.augment import SPEEDS, SpecAugmentConfig, spec_augment
-from brctc.data.batching import Batch, Loader, make_batch, plan_batches
+from brctc.data.batching import Batch, make_batch, plan_batches
 from brctc.data.config import Config
 from brctc.data.corpora import (
     CORPORA,
@@ -40,7 +40,6 @@ __all__ = [
     "FeatureConfig",
     "GridConfig",
     "HandwritingConfig",
-    "Loader",
     "PreparationError",
     "Prepared",
     "PreparedWriter",

@@ -1,16 +1,12 @@
-"""Batches by seconds of audio, made ahead of time."""
+"""Batches by seconds of audio."""
 
-import queue
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data.augment import SpecAugmentConfig, spec_augment
 from brctc.data.prepared import Prepared, Utterance
 from brctc.data.tokens import Tokenizer
 
@@ -92,73 +88,3 @@ def make_batch(prepared: Prepared, indices: Sequence[int], tokenizer: Tokenizer)
         texts=[utterance.text for utterance in chosen],
         duration_s=sum(utterance.duration_s for utterance in chosen),
     )
-
-
-class Loader:
-    """Iterates over planned batches; a thread makes the next ones while a step is computed.
-
-    Augmentation is decided by (seed, epoch, the batch's first utterance), not by the order of batches:
-    a part of the plan, for a rank or after a resumption, gives the same batches as the whole.
-    """
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        batches: Sequence[Sequence[int]],
-        tokenizer: Tokenizer,
-        *,
-        augment: SpecAugmentConfig | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        prefetch: int = 4,
-    ) -> None:
-        self.prepared = prepared
-        self.batches = batches
-        self.tokenizer = tokenizer
-        self.augment = augment
-        self.seed = seed
-        self.epoch = epoch
-        self.prefetch = prefetch
-        self.waited_s = 0.0
-        """How long the consumer had to wait for batches so far."""
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        made: queue.Queue[Batch | BaseException] = queue.Queue(self.prefetch)
-        stopped = threading.Event()
-        worker = threading.Thread(target=self._work, args=(made, stopped), daemon=True, name="brctc-loader")
-        worker.start()
-        try:
-            for _ in self.batches:
-                start = time.perf_counter()
-                batch = made.get()
-                self.waited_s += time.perf_counter() - start
-                if isinstance(batch, BaseException):
-                    raise batch
-                yield batch
-        finally:
-            stopped.set()
-            while worker.is_alive():  # it may be waiting for room in the queue
-                while not made.empty():
-                    made.get_nowait()
-                worker.join(0.01)
-
-    def _work(self, made: "queue.Queue[Batch | BaseException]", stopped: threading.Event) -> None:
-        try:
-            for indices in self.batches:
-                batch = self._make(indices)
-                if stopped.is_set():
-                    return
-                made.put(batch)
-        except BaseException as error:  # the consumer raises it
-            made.put(error)
-
-    def _make(self, indices: Sequence[int]) -> Batch:
-        batch = make_batch(self.prepared, indices, self.tokenizer)
-        if self.augment is None:
-            return batch
-        state = np.random.SeedSequence([self.seed, self.epoch, indices[0]]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
-        return replace(batch, features=spec_augment(batch.features, batch.lengths, self.augment, generator))
