@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from brctc.models import TrimConfig
+from brctc.models.positions import sinusoids
 from tests.models.toys import FEATURES, TRIM, finish_early, toy_batch, toy_system
 
 KINDS = [
@@ -91,13 +92,14 @@ def test_trimming_removes_frames_and_nothing_else(system):
     torch.testing.assert_close(everything.hidden, whole.hidden)
 
 
-def test_positions_are_seen(system):
-    """Two equal halves of an utterance are told apart, or attention could not order anything."""
-    half = torch.randn(1, 40, FEATURES, dtype=torch.double)
-    encoded = system.encode(torch.cat([half, half], 1), torch.tensor([80]))
-    middle = encoded.hidden.shape[1] // 2
-    step = 40 // system.config.encoder.subsampling
-    assert not torch.allclose(encoded.hidden[0, middle - 5], encoded.hidden[0, middle - 5 + step], atol=1e-3)
+def test_absolute_positions_enter_with_the_frames(system):
+    """And relative ones do not: there all frames of a constant input are the same."""
+    features = torch.ones(1, 40, FEATURES, dtype=torch.double)
+    hidden, lengths = system.encoder.enter(features, torch.tensor([40]))
+    expected = system.encoder.subsampling(features, torch.tensor([40]))[0]
+    if system.config.encoder.positions == "sinusoidal":
+        expected = expected + sinusoids(torch.arange(int(lengths)), expected.shape[-1])
+    torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("subsampling", "least"), [(1, 1), (2, 7), (4, 7)])

@@ -19,12 +19,10 @@ from tests.models.toys import (
     toy_system,
 )
 
-TRANSDUCER_LOSS = hasattr(brctc, "transducer_joint_loss")
-NO_TRANSDUCER_LOSS = pytest.mark.skipif(not TRANSDUCER_LOSS, reason="the transducer loss is not there")
 DECODERS = [
     pytest.param({}, id="ctc"),
     pytest.param({"attention": True}, id="attention"),
-    pytest.param({"transducer": True}, id="transducer", marks=NO_TRANSDUCER_LOSS),
+    pytest.param({"transducer": True}, id="transducer"),
 ]
 
 

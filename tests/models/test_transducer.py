@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import brctc
 from brctc.models.transducer import BLANK
 from tests.models.toys import CLASSES, toy_batch, toy_system
 
@@ -46,7 +45,6 @@ def test_joint_by_its_formula(transducer):
             torch.testing.assert_close(step, whole[:, t, u])
 
 
-@pytest.mark.skipif(not hasattr(brctc, "transducer_joint_loss"), reason="the transducer loss is not there")
 def test_loss_is_that_of_the_joint(transducer):
     batch = toy_batch()
     lengths = torch.tensor([9, 7, 5])

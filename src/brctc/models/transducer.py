@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from brctc.models.config import TransducerConfig
 from brctc.models.layers import Dropout
+from brctc.transducer import transducer_joint_loss
 
 BLANK = 0  # also what stands before the first label
 
@@ -54,8 +55,6 @@ class Transducer(nn.Module):
 
     def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
         """The transducer loss: nats per label, averaged over utterances, like the CTC losses."""
-        from brctc import transducer_joint_loss
-
         return transducer_joint_loss(
             self.project(hidden),
             self.predictions(targets),
