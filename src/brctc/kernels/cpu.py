@@ -15,6 +15,7 @@ from torch import Tensor
 from brctc import _native
 from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
+from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
@@ -36,17 +37,17 @@ def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: 
     """The reduced loss, for a risk that has a closed form."""
     factor = float(getattr(risk, "risk_factor", 0.0))
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
-    arguments = (*inputs, _CLOSED_FORMS[type(risk)], factor, gradient)
-    if _is_traced(inputs.scores):
-        losses = torch.ops.brctc.loss_and_gradient(*arguments)[0]
+    options = (_CLOSED_FORMS[type(risk)], factor, gradient)
+    if is_traced(inputs.scores):
+        losses = torch.ops.brctc.loss_and_gradient(*inputs, *options)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
-    return _Loss.apply(*arguments, reduction, zero_infinity)
+    return _Loss.apply(inputs.scores, inputs[1:], (*options, reduction, zero_infinity))
 
 
 def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
     arguments = (*inputs, event == "start")
-    if _is_traced(inputs.scores):
+    if is_traced(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
 
@@ -54,7 +55,7 @@ def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
 def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
     """The reference's in one pass. In torch's operators it costs more than the lattice: a dozen passes,
     and every exp that underflows takes forty times as long as one that does not."""
-    if _is_traced(log_share):
+    if is_traced(log_share):
         return reference.weighed_sum(log_share, log_risk)
     return _WeighedSum.apply(log_share, log_risk)
 
@@ -62,19 +63,6 @@ def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
 def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Path (N, T), token starts and ends (N, U), score (N); -1 where there is none."""
     return torch.ops.brctc.best_path(*inputs)
-
-
-def _is_traced(scores: Tensor) -> bool:
-    """Whether somebody looks at operators: a compiler, a tensor subclass, a dispatch mode."""
-    if (
-        torch.compiler.is_compiling()
-        or type(scores) not in (Tensor, torch.nn.Parameter)
-        or torch._C._len_torch_dispatch_stack() > 0
-    ):
-        return True
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError("torch.func does not reach into native code: pass backend='reference'")
-    return False
 
 
 # ---- the native calls -----------------------------------------------------------------------
@@ -253,10 +241,11 @@ class _Loss(torch.autograd.Function):
     with the loss and waits for the backward pass, which hands it out."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_backward(*arguments[:4])
-        ctx.options = arguments[4:]
-        loss, ctx.dense = _native_loss(Inputs(*arguments[:6]), *arguments[6:], shapes_checked=True)
+    def forward(ctx: Any, scores: Tensor, others: tuple[Any, ...], options: tuple[Any, ...]) -> Tensor:
+        # one tensor and two tuples: autograd looks at every argument
+        ctx.save_for_backward(scores)
+        ctx.others, ctx.options = others, options
+        loss, ctx.dense = _native_loss(Inputs(scores, *others), *options, shapes_checked=True)
         return loss
 
     @staticmethod
@@ -265,17 +254,17 @@ class _Loss(torch.autograd.Function):
         dense: Any = ctx.dense
         ctx.dense = None
         if dense is None:  # handed out before: the graph was retained
-            arguments = (*ctx.saved_tensors, *ctx.options)
-            dense = _native_loss(Inputs(*arguments[:6]), *arguments[6:], shapes_checked=True)[1]
+            inputs = Inputs(*ctx.saved_tensors, *ctx.others)
+            dense = _native_loss(inputs, *ctx.options, shapes_checked=True)[1]
         if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
-            scores = ctx.saved_tensors[0]
+            (scores,) = ctx.saved_tensors
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
             dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
         elif grad.dim():
             dense.mul_(grad[:, None])
         elif grad.item() != 1:
             dense.mul_(grad)
-        return (dense, *[None] * 10)
+        return dense, None, None
 
 
 class _Groups(torch.autograd.Function):
@@ -343,21 +332,6 @@ _INPUTS = (
     "Tensor scores, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
     "SymInt blank, bool from_logits"
 )
-_library = torch.library.Library("brctc", "DEF")
-
-
-def _no_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError(
-        "the native CPU backend has no second derivative: pass backend='reference' to differentiate twice"
-    )
-
-
-def _register(schema: str, function: Any, fake: Any) -> str:
-    name = schema.partition("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, function, "CPU")
-    torch.library.register_fake(f"brctc::{name}", fake, lib=_library)
-    return f"brctc::{name}"
 
 
 def _fake_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -383,13 +357,6 @@ def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, .
     return path, start, end, score.to(scores.dtype)
 
 
-_name = _register(
-    f"loss_and_gradient({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
-    _loss_and_gradient,
-    _fake_loss,
-)
-
-
 def _setup_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(inputs[0], output[1])
     ctx.mark_non_differentiable(output[1])
@@ -404,18 +371,6 @@ def _loss_backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None,
     return (torch.ops.brctc.weigh_gradient(grad_loss, *ctx.saved_tensors), *[None] * 8)
 
 
-torch.library.register_autograd(_name, _loss_backward, setup_context=_setup_loss, lib=_library)
-
-_name = _register(
-    "weigh_gradient(Tensor grad_loss, Tensor scores, Tensor gradient) -> Tensor",
-    _weigh_gradient,
-    lambda grad_loss, scores, gradient: torch.empty_like(gradient),
-)
-torch.library.register_autograd(_name, _no_second_derivative, lib=_library)
-
-_name = _register(f"path_groups({_INPUTS}, bool at_start) -> (Tensor, Tensor)", _path_groups, _fake_groups)
-
-
 def _setup_groups(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:4])
     ctx.options = inputs[4:]  # blank, from_logits, at_start
@@ -426,13 +381,30 @@ def _groups_backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> t
     return (torch.ops.brctc.path_groups_backward(*arguments), *[None] * 6)
 
 
-torch.library.register_autograd(_name, _groups_backward, setup_context=_setup_groups, lib=_library)
-
-_name = _register(
+register(
+    f"loss_and_gradient({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
+    _loss_and_gradient,
+    _fake_loss,
+    _loss_backward,
+    _setup_loss,
+)
+register(
+    "weigh_gradient(Tensor grad_loss, Tensor scores, Tensor gradient) -> Tensor",
+    _weigh_gradient,
+    lambda grad_loss, scores, gradient: torch.empty_like(gradient),
+    no_second_derivative,
+)
+register(
+    f"path_groups({_INPUTS}, bool at_start) -> (Tensor, Tensor)",
+    _path_groups,
+    _fake_groups,
+    _groups_backward,
+    _setup_groups,
+)
+register(
     f"path_groups_backward(Tensor grad_share, Tensor grad_likelihood, {_INPUTS}, bool at_start) -> Tensor",
     _path_groups_backward,
     lambda grad_share, grad_likelihood, scores, *_: _fake_gradient(scores),
+    no_second_derivative,
 )
-torch.library.register_autograd(_name, _no_second_derivative, lib=_library)
-
-_register(f"best_path({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)", _best_path, _fake_best_path)
+register(f"best_path({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)", _best_path, _fake_best_path)

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.cpu import _is_traced, _no_second_derivative
-from brctc.kernels.operators import register
+from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.reduction import mean_weights, reduce_losses
 from brctc.kernels.transducer_inputs import (
     NUMBERS_PER_CELL,
@@ -34,7 +33,7 @@ _GROUP_SIZE = 2**23
 
 def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
     """The reduced loss."""
-    if any(_is_traced(tensor) for tensor in joint):
+    if any(is_traced(tensor) for tensor in joint):
         losses = torch.ops.brctc.transducer_joint_loss(*joint, *labels)
         return reduce_losses(losses, labels.target_lengths, reduction, zero_infinity=False)
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in joint)
@@ -243,5 +242,5 @@ register(
     f"transducer_joint_loss_backward(Tensor grad_losses, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
     _transducer_joint_loss_backward,
     lambda grad_losses, *inputs: tuple(tensor.new_empty(tensor.shape) for tensor in inputs[:4]),
-    _no_second_derivative,
+    no_second_derivative,
 )

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.cpu import _is_traced, _no_second_derivative
 from brctc.kernels.joint_cpu import joint_loss
-from brctc.kernels.operators import register
+from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.transducer_inputs import NUMBERS_PER_CELL, Labels, check_labels, native_transducer
 
 __all__ = ["joint_loss", "losses"]
@@ -21,7 +20,7 @@ __all__ = ["joint_loss", "losses"]
 def losses(logits: Tensor, labels: Labels) -> Tensor:
     """-log P(targets) of every utterance, (N)."""
     arguments = (logits, *labels, torch.is_grad_enabled() and logits.requires_grad)
-    if _is_traced(logits):
+    if is_traced(logits):
         return torch.ops.brctc.transducer_loss(*arguments)[0]
     return _Losses.apply(*arguments)
 
@@ -152,5 +151,5 @@ register(
     f"transducer_loss_backward(Tensor grad_losses, {_INPUTS}, Tensor cells) -> Tensor",
     _transducer_loss_backward,
     lambda grad_losses, logits, *_: torch.empty_like(logits, memory_format=torch.contiguous_format),
-    _no_second_derivative,
+    no_second_derivative,
 )
