@@ -25,10 +25,12 @@ from brctc.kernels.transducer_inputs import (
     native_transducer,
 )
 
-# Numbers in the rows that are worked on together: what stays in the cache.
-_PART_SIZE = 2**19
 # Numbers in the rows of a group, which stay until its lattice is known: 32 MB in float32.
 _GROUP_SIZE = 2**23
+# Numbers in the rows of a part, which are worked on together: about what a cache holds. But matrix
+# products of fewer rows than this are slow.
+_PART_SIZE = 2**19
+_LEAST_ROWS = 512
 
 
 def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
@@ -94,7 +96,8 @@ class _Group(NamedTuple):
 
 
 def _groups(native: _native.Transducer, batch: int, numbers_per_row: int) -> list[_Group]:
-    most, most_of_part = (max(1, size // numbers_per_row) for size in (_GROUP_SIZE, _PART_SIZE))
+    most = max(1, _GROUP_SIZE // numbers_per_row)
+    most_of_part = min(most, max(_LEAST_ROWS, _PART_SIZE // numbers_per_row))
     start = [native.first_frame(n) for n in range(batch + 1)]
     row = [native.rows_before(frame) for frame in start]
     groups, first = [], 0
