@@ -126,6 +126,9 @@ def test_wheel_builds_and_imports_beside_torch_alone(tmp_path):
     ]
     subprocess.run(install, check=True, env=environment, capture_output=True)
     assert (alone / "brctc" / "py.typed").exists()
+    recipes = {path.relative_to(alone / "brctc") for path in (alone / "brctc" / "recipes").rglob("*.yaml")}
+    assert recipes == {path.relative_to(ROOT) for path in (ROOT / "recipes").rglob("*.yaml")} != set()
+    assert "brctc = brctc.cli:main" in next(alone.glob("*.dist-info/entry_points.txt")).read_text()
     import torch
 
     packages = Path(torch.__file__).parent.parent

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from brctc.cli import main
 from tests.train.children import CONTEXT
 
+CONTEXT.set_forkserver_preload(["tests.train.children", "torch._dynamo", "brctc.report", "tyro"])
+
 # a training of handwriting that takes a second
 SMALL = (
     "corpus.options={train_strings: 40, dev_strings: 6, test_strings: 6, max_digits: 4}",

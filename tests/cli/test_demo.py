@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from brctc.cli.side_by_side import last_record
-from brctc.train import read_metrics
-from tests.cli.commands import SMALL, Command, brctc
+from brctc.cli.shared import find_recipe, parse_assignments
+from brctc.cli.side_by_side import last_record, train_side_by_side
+from brctc.train import latest_checkpoint, load_recipe, read_metrics
+from tests.cli.commands import CONTEXT, SMALL, Command, brctc
 
 CHANGES = [change for change in SMALL if "prepared" not in change]
 
@@ -36,8 +37,15 @@ def wait_for_steps(command, out, steps):
 @pytest.mark.slow
 def test_stopped_and_continued(tmp_path):
     out = tmp_path / "demo"
-    longer = ("stages.first.steps=120", "checkpoints.every_steps=60")
-    arguments = ("demo", "--out", out, "--set", *CHANGES, *longer)
+    arguments = (
+        "demo",
+        "--out",
+        out,
+        "--set",
+        *CHANGES,
+        "stages.first.steps=150",
+        "checkpoints.every_steps=100",
+    )
     command = Command(tmp_path, *arguments)
     wait_for_steps(command, out, 2)
     os.kill(command.process.pid, signal.SIGINT)
@@ -46,16 +54,15 @@ def test_stopped_and_continued(tmp_path):
     assert stopped.err.endswith("brctc demo: stopped\nThe same command continues.\n")
     assert "Traceback" not in stopped.err
     assert processes_of(out) == []
-    done = {name: len(read_metrics(out / name)) for name in ("vanilla", "brctc")}
-    assert all(0 < steps < 124 for steps in done.values())
+    for name in ("vanilla", "brctc"):
+        _, checkpoint = latest_checkpoint(out / name / "checkpoints")
+        assert checkpoint.state["done"] == last_record(out / name)["step"] < 150
 
-    command = Command(tmp_path, *arguments)
-    wait_for_steps(command, out, max(done.values()) + 2)
-    command.process.kill()  # nobody is told
-    command.finish()
-    deadline = time.monotonic() + 30
-    while processes_of(out) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    other = brctc(tmp_path, *arguments, "seed=1")
+    assert other.code == 2
+    assert re.search("^brctc demo: the training of (vanilla|brctc) has failed: ", other.err, re.M)
+    assert "was begun with another recipe: seed was 0, now it is 1" in other.err
+    assert "Traceback" not in other.err
     assert processes_of(out) == []
 
     found = brctc(tmp_path, *arguments)
@@ -63,21 +70,34 @@ def test_stopped_and_continued(tmp_path):
     for name in ("vanilla", "brctc"):
         assert "resumed from" in (out / name / "train.log").read_text()
         steps = [record["step"] for record in read_metrics(out / name) if "loss" in record]
-        assert steps == list(range(1, 125))
+        assert steps == list(range(1, 155))
     assert "difference to vanilla" in found.out
     assert re.search(rf"\d+ min \d+ s\. The report is {out}/report\.html\.\n$", found.out)
     assert "<svg" in (out / "report.html").read_text()
-    assert re.search(r"vanilla.*124/124.*loss.*\n.*brctc.*124/124.*factor", found.err)
+    assert re.search(r"vanilla.*154/154.*loss.*\n.*brctc.*154/154.*factor", found.err)
 
 
-def test_a_failure_is_told_once(tmp_path):
-    """A training that cannot run stops the other one."""
-    unlearnable = ("optimiser.peak_rate=1e30", "optimiser.clip_norm=1e30", "stages.first.steps=5000")
-    found = brctc(tmp_path, "demo", "--out", tmp_path / "demo", "--set", *CHANGES, *unlearnable)
-    assert found.code == 2
-    assert re.search(r"^brctc demo: the training of (vanilla|brctc) has failed: step \d+ of", found.err, re.M)
-    assert "Traceback" not in found.err
-    assert processes_of(tmp_path / "demo") == []
+@pytest.mark.slow
+def test_a_training_ends_with_whoever_waits_for_it(tmp_path):
+    """Killed, a demo cannot tell its trainings to stop."""
+    longer = {"stages.first.steps": 5000, "corpus.prepared": str(tmp_path / "prepared")}
+    changes = parse_assignments((CHANGES,)) | longer
+    killed = CONTEXT.Process(target=wait_for_training, args=(changes, tmp_path))
+    killed.start()
+    while killed.is_alive() and last_record(tmp_path / "vanilla").get("step", 0) < 1:
+        time.sleep(0.05)
+    assert processes_of(tmp_path)
+    killed.kill()
+    deadline = time.monotonic() + 30
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(tmp_path) == []
+    _, checkpoint = latest_checkpoint(tmp_path / "vanilla" / "checkpoints")
+    assert checkpoint.state["done"] == last_record(tmp_path / "vanilla")["step"]
+
+
+def wait_for_training(changes, folder):
+    train_side_by_side({"vanilla": load_recipe(find_recipe("handwriting/vanilla"), changes)}, folder)
 
 
 def test_last_record(tmp_path):

@@ -82,4 +82,6 @@ def test_from_a_folder_to_a_report(folder):
     assert len((folder / "results.jsonl").read_text().splitlines()) == 4
     assert len(list((folder / "subtitles").iterdir())) == 4
     assert json.loads((folder / "evaluation.json").read_text())["systems"][1]["trims"]
-    assert "<svg" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    assert "brctc report exp/plain exp/early" in page

@@ -1,11 +1,11 @@
-"""`brctc evaluate` and `brctc report` on runs of `brctc train`."""
+"""`brctc evaluate` and `brctc report` on runs of `brctc train`; test_own_data.py has a whole report."""
 
 import json
 
 from tests.cli.commands import brctc
 
 
-def test_evaluate_and_report(trained):
+def test_evaluate(trained):
     folder, _ = trained
     quick = ("--limit", "4", "--repeats", "1", "--beams", "2")
     found = brctc(folder, "evaluate", "vanilla", "brctc", *quick, "--out", "numbers.json")
@@ -15,13 +15,6 @@ def test_evaluate_and_report(trained):
     assert found.out.endswith("All of it is in numbers.json.\n")
     systems = json.loads((folder / "numbers.json").read_text())["systems"]
     assert [system["name"] for system in systems] == ["vanilla", "brctc"]
-
-    found = brctc(folder, "report", "vanilla", "brctc", "--evaluation", "numbers.json", "--out", "page.html")
-    assert found.code == 0, found.err
-    assert found.out == "The report is page.html.\n"
-    page = (folder / "page.html").read_text()
-    assert "<svg" in page
-    assert "brctc report vanilla brctc --evaluation numbers.json" in page
 
 
 def test_prepared_elsewhere(trained, tmp_path):

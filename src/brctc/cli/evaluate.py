@@ -14,7 +14,7 @@ from brctc.report.runs import read_recipe
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")],
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
     *,
     prepared: Annotated[
         Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")

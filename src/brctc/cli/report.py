@@ -13,7 +13,7 @@ from brctc.report import Evaluation, make_report, write_report
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...")],
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
     *,
     out: Annotated[Path, arg(metavar="PAGE")] = Path("report.html"),
     evaluation: Annotated[

@@ -41,6 +41,11 @@ class Training(NamedTuple):
         """Whether it has ended without a model."""
         return self.process.poll() not in (None, 0)
 
+    def stop(self) -> None:
+        """Tells it to end its step and write a checkpoint: once, for a second signal would kill it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def reason(self) -> str:
         """Why."""
         self.errors.seek(0)
@@ -75,9 +80,9 @@ def _trainings(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[dict[
             yield trainings
         finally:
             for training in trainings.values():
-                training.process.terminate()  # does nothing to one that has ended
+                training.stop()
             for training in trainings.values():
-                training.process.communicate()
+                training.process.wait()
 
 
 def _start(recipe: Recipe, run_dir: Path, errors: IO[str]) -> subprocess.Popen[str]:
