@@ -80,6 +80,14 @@ class Infeasible(NamedTuple):
         return f"utterance {self.utterance} needs {self.frames_needed} frames and has {self.frames_given}"
 
 
+def frames_needed(targets: Tensor, target_lengths: Tensor) -> Tensor:
+    """(N): the frames of the shortest alignment of (N, U) targets, one for each label and one between
+    equal neighbours."""
+    place = torch.arange(targets.shape[1], device=targets.device)[1:]
+    repeats = (targets[:, 1:] == targets[:, :-1]) & (place < target_lengths.to(targets.device)[:, None])
+    return repeats.sum(1) + target_lengths.to(targets.device)
+
+
 def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Lengths) -> list[Infeasible]:
     """Names every utterance that no path fits into; an empty list if all are well.
 
@@ -93,9 +101,6 @@ def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Leng
     # labels are not checked here: there is no vocabulary to check them against
     inputs, _ = prepare_inputs(scores, targets, input_lengths, target_lengths, 0, False)
     check_values(inputs._replace(targets=inputs.targets.clamp(min=1)))
-    labels = pad_targets(inputs).targets
-    follows = torch.arange(labels.shape[1])[1:] < inputs.target_lengths[:, None].cpu()
-    repeats = ((labels[:, 1:] == labels[:, :-1]).cpu() & follows).sum(1)
-    needed = (inputs.target_lengths.cpu() + repeats).tolist()
+    needed = frames_needed(pad_targets(inputs).targets, inputs.target_lengths).tolist()
     given = inputs.input_lengths.tolist()
     return [Infeasible(n, a, b) for n, (a, b) in enumerate(zip(needed, given, strict=True)) if a > b]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import brctc
-from brctc.models import Objective, System, TrimConfig, frames_needed
+from brctc.align import frames_needed
+from brctc.models import Objective, System, TrimConfig
 from tests.models.toys import (
     CLASSES,
     FEATURES,

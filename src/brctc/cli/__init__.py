@@ -66,7 +66,7 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "`brctc COMMAND --help` says more. Begin with `brctc demo`: it needs no data and six minutes.",
+            "`brctc COMMAND --help` says more. Begin with `brctc demo`: it needs no data and four minutes.",
         ]
     )
 

@@ -20,11 +20,11 @@ def command(*, out: Path = Path("exp/demo"), set: Assignments = ()) -> None:
       from the network. Both models see the same data, in two processes of one thread.
     - The Bayes-risk model says everything early, so most of its encoder's output is cut off.
       The report shows what is left, what it costs in errors and what it saves in time.
-    - Takes about six minutes on two cores. Ctrl-C stops; the same command continues.
+    - Takes about four minutes on two cores. Ctrl-C stops; the same command continues.
 
     Examples:
       brctc demo
-      brctc demo --out /tmp/demo --set seed=1
+      brctc demo --out exp/demo-1 --set seed=1
 
     Args:
         out: Gets the data, both runs, and the report as report.html and report.json.

@@ -11,7 +11,7 @@ from brctc.models.config import (
 )
 from brctc.models.encoder import Encoded, Encoder
 from brctc.models.subsampling import subsampled_lengths
-from brctc.models.system import Objective, System, count_parameters, frames_needed
+from brctc.models.system import Objective, System, count_parameters
 from brctc.models.transducer import PredictionState, Transducer
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "TransducerConfig",
     "TrimConfig",
     "count_parameters",
-    "frames_needed",
     "load_model",
     "save_model",
     "subsampled_lengths",

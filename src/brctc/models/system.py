@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from brctc.align import frames_needed
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models.attention_decoder import AttentionDecoder
 from brctc.models.config import SystemConfig, TrimConfig
@@ -186,13 +187,6 @@ def ctc_loss(
     return bayes_risk_ctc_loss(
         logits.transpose(0, 1), targets, lengths, target_lengths, risk, from_logits=True
     )
-
-
-def frames_needed(targets: Tensor, target_lengths: Tensor) -> Tensor:
-    """(N): the frames of the shortest alignment, one for each label and one between equal neighbours."""
-    place = torch.arange(1, targets.shape[1], device=targets.device)
-    repeats = (targets[:, 1:] == targets[:, :-1]) & (place < target_lengths.to(targets.device)[:, None])
-    return repeats.sum(1) + target_lengths.to(targets.device)
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -51,6 +51,12 @@ class _Pool:
             self._epoch, self._plan = epoch, [[self._members[i] for i in batch] for batch in planned]
         return self._plan
 
+    def take(self, epoch: int, index: int) -> tuple[list[int], int, int]:
+        """A batch, and where the next one is."""
+        plan = self.plan(epoch)
+        last = index + 1 == len(plan)
+        return plan[index], epoch + last, 0 if last else index + 1
+
 
 class BatchStream:
     """The batches of a stage, one for every step, without end."""
@@ -87,25 +93,12 @@ class BatchStream:
         """The batches that follow a position."""
         while True:
             if self._short is not None and self._is_short(position.step):
-                plan = self._short.plan(position.short_epoch)
-                indices = plan[position.short_index]
-                last = position.short_index + 1 == len(plan)
-                position = replace(
-                    position,
-                    step=position.step + 1,
-                    short_epoch=position.short_epoch + last,
-                    short_index=0 if last else position.short_index + 1,
-                )
+                indices, epoch, index = self._short.take(position.short_epoch, position.short_index)
+                position = replace(position, short_epoch=epoch, short_index=index)
             else:
-                plan = self._main.plan(position.epoch)
-                indices = plan[position.index]
-                last = position.index + 1 == len(plan)
-                position = replace(
-                    position,
-                    step=position.step + 1,
-                    epoch=position.epoch + last,
-                    index=0 if last else position.index + 1,
-                )
+                indices, epoch, index = self._main.take(position.epoch, position.index)
+                position = replace(position, epoch=epoch, index=index)
+            position = replace(position, step=position.step + 1)
             yield PlannedBatch(indices, position)
 
     def _is_short(self, step: int) -> bool:
