@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <string>
@@ -166,13 +167,12 @@ class Dense {
 // torch.nn.CTCLoss's reductions: "mean" divides each loss by its target length, then by the batch.
 enum class Reduction { none, sum, mean };
 
-// Losses (N), their sum or mean if wanted, and the gradient of what was asked for. An utterance with
-// an infinite loss counts as zero if wanted, and has no gradient.
+// The losses (N) in double, or their sum or mean in the scores' own format, and the gradient of what
+// was asked for. An utterance with an infinite loss counts as zero if wanted, and has no gradient.
 std::optional<Pooled> loss(const Input& in, int risk, double risk_factor, int reduction,
-                           bool zero_infinity, Address losses_at, Address result_at, bool gradient) {
+                           bool zero_infinity, Address result, bool gradient) {
   const Batch& b = in.batch;
-  auto* losses = reinterpret_cast<double*>(losses_at);
-  std::vector<double> weights(static_cast<size_t>(b.N), 1.0);
+  std::vector<double> weights(static_cast<size_t>(b.N), 1.0), losses(static_cast<size_t>(b.N));
   if (static_cast<Reduction>(reduction) == Reduction::mean)
     for (int64_t n = 0; n < b.N; ++n) {
       const int64_t length = b.target_lengths[n] > 1 ? b.target_lengths[n] : 1;
@@ -182,19 +182,20 @@ std::optional<Pooled> loss(const Input& in, int risk, double risk_factor, int re
   if (gradient) dense.emplace(in, weights.data());
   const Gradient out = dense ? dense->gradient : Gradient{};
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
-    kernels().loss[in.is_double](b, n, static_cast<Risk>(risk), risk_factor, losses, out, bad, team);
+    kernels().loss[in.is_double](b, n, static_cast<Risk>(risk), risk_factor, losses.data(), out,
+                               bad, team);
   });
   double total = 0;
-  for (int64_t n = 0; n < b.N; ++n) {
+  for (size_t n = 0; n < losses.size(); ++n) {
     if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
-    total += weights[static_cast<size_t>(n)] * losses[n];
+    total += weights[n] * losses[n];
   }
-  if (static_cast<Reduction>(reduction) != Reduction::none) {
-    if (in.is_double)
-      *reinterpret_cast<double*>(result_at) = total;
-    else
-      *reinterpret_cast<float*>(result_at) = static_cast<float>(total);
-  }
+  if (static_cast<Reduction>(reduction) == Reduction::none)
+    std::copy(losses.begin(), losses.end(), reinterpret_cast<double*>(result));
+  else if (in.is_double)
+    *reinterpret_cast<double*>(result) = total;
+  else
+    *reinterpret_cast<float*>(result) = static_cast<float>(total);
   if (!dense) return std::nullopt;
   return dense->tensor();
 }

@@ -218,9 +218,12 @@ struct Emissions {
       if (main >= 0) row[main] = 0;
     }
     main_class[t] = main;
+#pragma omp simd
+    for (int64_t c = 0; c < C; ++c) row[c] *= scale;
+    if (main < 0) return;
     In rest = 0;
 #pragma omp simd reduction(+ : rest)
-    for (int64_t c = 0; c < C; ++c) rest += row[c] *= scale;
+    for (int64_t c = 0; c < C; ++c) rest += row[c];
     others[t] = static_cast<double>(rest);
   }
 

@@ -143,7 +143,7 @@ static inline float exp_dense(float x, const Clamp<float>& clamp) {
   const float y = clamp(x);
   const float shifted = y * 1.44269504f + round_to_exponent;
   const float n = shifted - round_to_exponent;
-  const float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float r = y - n * 0.693147182f;  // one constant: at most 2.4e-7 off, below a ulp for |x| < 40
   float p = 0.0083691556677f;  // relative error 1e-7: a degree less than exp_reduced
   p = p * r + 0.0419175575414f;
   p = p * r + 0.166665051958f;

@@ -77,7 +77,10 @@ def integer_lengths(name: str, value: Lengths) -> Tensor:
 
 
 def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        if value.dtype == torch.int64:  # nearly always: nothing else to ask
+            return value
+    else:
         try:
             value = torch.tensor(value, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
@@ -93,29 +96,31 @@ def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
 def check_shapes(inputs: Inputs) -> None:
     """Raises for shapes that do not fit together. Needs no values, so it also holds in a trace."""
     scores, targets, input_lengths, target_lengths, blank, _ = inputs
-    if scores.dim() != 3:
-        raise ValueError(f"log_probs must be (T, N, C), got {tuple(scores.shape)}")
+    shape = scores.shape
+    if len(shape) != 3:
+        raise ValueError(f"log_probs must be (T, N, C), got {tuple(shape)}")
     if scores.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"scores must be float32 or float64 here, got {scores.dtype}")
-    frames, batch, classes = scores.shape
+    frames, batch, classes = shape
     if frames == 0 or batch == 0 or classes == 0:
-        raise ValueError(f"log_probs of shape {tuple(scores.shape)} are empty: (T, N, C) all need 1")
+        raise ValueError(f"log_probs of shape {tuple(shape)} are empty: (T, N, C) all need 1")
     if not 0 <= blank < classes:
         raise ValueError(f"blank is {blank}, expected 0 to {classes - 1}: log_probs have {classes} classes")
     for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
         if lengths.dtype != torch.int64:
             raise TypeError(f"{name} must be int64 here, got {lengths.dtype}")
-        if lengths.dim() != 1 or lengths.shape[0] != batch:
+        if lengths.shape != (batch,):
             raise ValueError(
                 f"{name} has {lengths.numel()} values for {batch} utterances "
-                f"(log_probs {tuple(scores.shape)} is (T, N, C))"
+                f"(log_probs {tuple(shape)} is (T, N, C))"
             )
     if targets.dtype != torch.int64:
         raise TypeError(f"targets must be int64 here, got {targets.dtype}")
-    if targets.dim() not in (1, 2):
-        raise ValueError(f"targets must be (N, U) or concatenated (sum U), got {tuple(targets.shape)}")
-    if targets.dim() == 2 and targets.shape[0] != batch:
-        raise ValueError(f"targets hold {targets.shape[0]} rows for {batch} utterances")
+    rows = targets.shape
+    if len(rows) not in (1, 2):
+        raise ValueError(f"targets must be (N, U) or concatenated (sum U), got {tuple(rows)}")
+    if len(rows) == 2 and rows[0] != batch:
+        raise ValueError(f"targets hold {rows[0]} rows for {batch} utterances")
 
 
 def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
