@@ -71,7 +71,7 @@ struct Direction {
   void advance(int64_t k, int64_t share_row) {
     const Real* m = emit->mantissas(frame(k));
     const Int* e = emit->exponents(frame(k));
-    if (reversed) {
+    if (reversed && frame(k) < emit->reversed_from) {
       reverse(m, row_m);
       if (e) reverse(e, row_e);
       m = row_m, e = e ? row_e : nullptr;

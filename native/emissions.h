@@ -105,9 +105,10 @@ struct Emissions {
   double* largest;          // per frame: the largest exponent, to keep sums in range
   int64_t* main_class;      // per frame: a class with most of the probability, or -1,
   double* others;           // and what the gradient of the other classes adds up to, occupancies apart
+  int64_t reversed_from;    // from this frame on, labels are kept from last to first
 
   void take(Arena& arena, int64_t T, int64_t labels) {
-    U = labels, K = padded(U);
+    U = labels, K = padded(U), reversed_from = T;
     m = arena.take<Real>(T * K);
     wide = arena.take<bool>(T);
     for (auto& row : gathered) row = arena.take<double>(K);
@@ -143,7 +144,10 @@ struct Emissions {
       normaliser[t] = static_cast<double>(sum);
     }
     x[0] = row[utt.blank];
-    for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
+    if (t < reversed_from)
+      for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[u - 1]];
+    else
+      for (int64_t u = 1; u <= U; ++u) x[u] = row[utt.labels[U - u]];
     for (int64_t u = U + 1; u < K; ++u) x[u] = x[0];  // whole vectors, no tail
     largest[t] = exp_limit<Real>;
     wide[t] = !convert(x, shift, m + t * K);

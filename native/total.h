@@ -49,6 +49,7 @@ struct Total : Solver<Real, In> {
     if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
       return bad_frame = no_memory, true;
     // each direction needs just the frames that its thread fills: no need to meet before the middle
+    emit.reversed_from = middle;
     const bool filled = Base::fill();
     if (team.mine(0)) ahead.begin(utt.labels);
     if (team.mine(1)) back.begin(utt.labels);
