@@ -106,3 +106,31 @@ def test_last_record(tmp_path):
     lines = [f'{{"step": {i}, "loss": {i / 2}}}\n' for i in range(5000)]
     path.write_text("".join([*lines, '{"step": 4999, "dev_error": 0.5}\n', '{"step": 50']))
     assert last_record(tmp_path) == {"step": 4999, "loss": 2499.5, "dev_error": 0.5}
+
+
+def test_compare_trains_decodes_and_reports(tmp_path):
+    recipes = ("handwriting/vanilla", "handwriting/brctc")
+    done = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
+    assert done.code == 0, done.err
+    assert "brctc" in done.out and "The report is exp/report.html" in done.out
+    page = (tmp_path / "exp" / "report.html").read_text()
+    assert page.index("vanilla") < page.index("brctc")
+    again = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
+    assert again.code == 0, again.err
+    for name in ("vanilla", "brctc"):
+        assert [record["step"] for record in read_metrics(tmp_path / "exp" / name)][-1] == 10
+
+
+@pytest.mark.parametrize(
+    ("recipes", "culprit"),
+    [
+        (("handwriting/brctc", "grid/transducer-brctc"), "transducer-brctc has another corpus"),
+        (("handwriting/brctc", "handwriting/brctc"), "same file name"),
+        (("handwriting/brctc", "handwriting/brtc"), "did you mean handwriting/brctc"),
+    ],
+)
+def test_compare_refuses_what_cannot_be_compared(tmp_path, recipes, culprit):
+    done = brctc(tmp_path, "compare", *recipes, "--out", "exp")
+    assert done.code == 2
+    assert culprit in done.err
+    assert not (tmp_path / "exp").exists()

@@ -15,6 +15,7 @@ COMMANDS = {
     "decode": "turn audio into text",
     "evaluate": "measure errors, down-sampling and speed of trained models",
     "report": "write an HTML page about trained models",
+    "compare": "all of it for several recipes: train side by side, decode, report",
 }
 FAILED, STOPPED = 2, 130
 
