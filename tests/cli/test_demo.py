@@ -112,7 +112,8 @@ def test_compare_trains_decodes_and_reports(tmp_path):
     recipes = ("handwriting/vanilla", "handwriting/brctc")
     done = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
     assert done.code == 0, done.err
-    assert "brctc" in done.out and "The report is exp/report.html" in done.out
+    assert "brctc" in done.out
+    assert "The report is exp/report.html" in done.out
     page = (tmp_path / "exp" / "report.html").read_text()
     assert page.index("vanilla") < page.index("brctc")
     again = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
