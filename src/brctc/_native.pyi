@@ -27,7 +27,6 @@ def loss(
     risk_factor: float,
     reduction: int,
     zero_infinity: bool,
-    losses: int,
     result: int,
     gradient: bool,
 ) -> Tensor | None: ...

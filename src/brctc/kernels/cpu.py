@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
 
 from brctc import _native
 from brctc.kernels import reference
@@ -42,8 +43,8 @@ def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: 
         losses = torch.ops.brctc.loss_and_gradient(*inputs, *options)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     # past Function.apply, which takes 5 us to ask what is_traced has asked, and for dead wrappers
-    apply = super(torch.autograd.Function, _Loss).apply
-    scores = torch._C._functorch.unwrap_if_dead(inputs.scores)
+    apply: Any = super(torch.autograd.Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
+    scores = unwrap_if_dead(inputs.scores)
     return apply(scores, inputs[1:], (*options, reduction, zero_infinity))
 
 
