@@ -21,7 +21,7 @@ LAYERS = [
     {"kernels"},
     {"risk"},
     {"kernels.inputs", "kernels.reduction", "kernels.transducer_inputs"},
-    {"_native"},
+    {"_native", "files"},
 ]
 
 

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from brctc.files import write_json
 from brctc.report import Evaluation, make_report, name_runs, sections, write_report
 from brctc.report.runs import read_run
-from brctc.train.files import write_json
 from tests.report.conftest import QUICK
 from tests.report.test_tables import Cells
 

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from brctc.files import remove_unfinished, write_text
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -22,7 +23,6 @@ from brctc.train.checkpoint import (
     save_checkpoint,
     set_aside_damaged,
 )
-from brctc.train.files import remove_unfinished, write_text
 from tests.train.children import start_writing
 
 

@@ -5,10 +5,8 @@ a name that holds their hash; then `model.json` is replaced, in one step; then o
 any moment the directory holds one whole model, the old or the new one. Nothing is ever unpickled.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from brctc.data import FeatureConfig, Tokenizer
+from brctc.files import TEMPORARY, write_bytes, write_text
 from brctc.models.config import SystemConfig, TrimConfig
 from brctc.models.system import System
 
@@ -70,32 +69,11 @@ def save_model(
     }
     text = json.dumps(content, indent=1, ensure_ascii=False)
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / name, weights)
-    _write(directory / DESCRIPTION, text.encode())
-    for old in (*directory.glob("model-*.safetensors"), *directory.glob(".model*.writing")):
+    write_bytes(directory / name, weights)
+    write_text(directory / DESCRIPTION, text)
+    for old in (*directory.glob("model-*.safetensors"), *directory.glob(f"{TEMPORARY}model*")):
         if old.name != name:
             old.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of it under its name, or nothing."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too, must outlive a power cut
-    finally:
-        os.close(folder)
 
 
 def load_model(directory: str | Path) -> Model:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from brctc.files import write_text
 from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
 from brctc.metrics.error_rate import Unit
-from brctc.report.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Evaluation:
 
     def save(self, path: str | Path) -> None:
         """Writes the file whole or not at all."""
-        write_whole(path, self.to_json() + "\n")
+        write_text(Path(path), self.to_json() + "\n")
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from brctc.data import Prepared
+from brctc.files import write_text
 from brctc.report import sections
 from brctc.report.evaluate import Progress, evaluate
 from brctc.report.evaluation import Evaluation
-from brctc.report.files import write_whole
 from brctc.report.runs import read_recipe, read_run
 
 CSS = """
@@ -111,7 +111,7 @@ def write_report(
         "speed": ("Speed and beam", sections.speed(evaluation)),
         "made": ("How this page was made", sections.made(read, evaluation, command)),
     }
-    write_whole(out, _page(evaluation, contents))
+    write_text(Path(out), _page(evaluation, contents))
 
 
 def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:

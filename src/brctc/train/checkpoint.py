@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from brctc.train.files import new_directory, remove_directory
+from brctc.files import new_directory, remove_directory
 
 FORMAT = "brctc checkpoint 1"
 STATE, MODEL, OPTIMISER = "state.json", "model.safetensors", "optimiser.safetensors"

@@ -6,8 +6,8 @@ from typing import Any
 
 from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest, read_manifest
 from brctc.data.prepare import Progress
+from brctc.files import write_json
 from brctc.train.config import ManifestOptions, Recipe
-from brctc.train.files import write_json
 from brctc.train.recipe import RecipeError, differences
 
 DESCRIPTION = "corpus.json"  # what the splits were made from

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from brctc.train.files import write_text
+from brctc.files import write_text
 
 METRICS, LOG, TENSORBOARD = "metrics.jsonl", "train.log", "tensorboard"
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from brctc.data import Batch
+from brctc.files import write_json
 from brctc.models import Objective, System
 from brctc.train.checkpoint import (
     Checkpoint,
@@ -23,7 +24,6 @@ from brctc.train.checkpoint import (
     save_checkpoint,
 )
 from brctc.train.evaluate import evaluate
-from brctc.train.files import write_json
 from brctc.train.loader import Parts, load_ahead, load_parts, split_batch, to_device
 from brctc.train.run import Interrupted, Moment, NonFiniteError, Run
 from brctc.train.schedule import learning_rate, risk_at, risk_factor

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from brctc.data import Prepared, Tokenizer, make_batch
+from brctc.files import TEMPORARY
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models import System
 from brctc.risk import BayesRisk
-from brctc.train.files import TEMPORARY
 
 
 def write_snapshot(

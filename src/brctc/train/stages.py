@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from brctc.data import Prepared, Tokenizer, feature_statistics
+from brctc.files import remove_unfinished, write_json
 from brctc.models import System, count_parameters, save_model
 from brctc.train.checkpoint import (
     CheckpointError,
@@ -21,7 +22,6 @@ from brctc.train.checkpoint import (
 from brctc.train.config import Recipe
 from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
-from brctc.train.files import remove_unfinished, write_json
 from brctc.train.journal import Journal, preparation_bar
 from brctc.train.loop import StageLoop
 from brctc.train.recipe import RecipeError, differences

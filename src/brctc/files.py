@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +11,25 @@ from typing import Any
 TEMPORARY = ".tmp-"  # the beginning of every name that is not finished yet
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes the file beside its place, then moves it there."""
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes the file beside its place, then moves it there; folders are made as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    unfinished = _unfinished(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        unfinished.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text the same way."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -36,8 +40,8 @@ def write_json(path: Path, value: Any) -> None:
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
     """A directory to fill; it appears at `path`, complete and on the disk, when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{path.name}-", dir=path.parent))
+    unfinished = _unfinished(path)
+    unfinished.mkdir(parents=True)
     try:
         yield unfinished
         for file in unfinished.iterdir():
@@ -50,6 +54,11 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     sync(path.parent)
+
+
+def _unfinished(path: Path) -> Path:
+    """Not tempfile's: what it makes is for its owner's eyes only, whatever the umask says."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
 
 
 def remove_directory(path: Path) -> None:
