@@ -42,10 +42,10 @@ def test_drift_by_hand():
     hypothesis = [("bin", 0.2, 0.24), ("new", 0.8, 0.84), ("now", 1.6, 1.84)]
     found = drift_latency([reference], [hypothesis])
     # 0.24 - 0.1 and 1.84 - 1.5; the sentence was over at 2.0, and known 0.16 s before
-    assert found.drift.count == 2
+    assert found.drift.counted == 2
     assert found.drift.mean_ms == found.drift.median_ms == pytest.approx(240)
     assert found.drift.p90_ms == pytest.approx(140 + 0.9 * 200)
-    assert found.end_of_sentence.count == 1
+    assert found.end_of_sentence.counted == 1
     assert found.end_of_sentence.mean_ms == pytest.approx(-160)
     assert found.without_reference == 0
 
@@ -79,13 +79,13 @@ def test_utterances_without_reference_are_counted_and_left_out():
 )
 def test_sentences_whose_end_counts(reference, hypothesis, counts):
     found = drift_latency([said(reference)], [said(hypothesis)])
-    assert found.end_of_sentence.count == counts
+    assert found.end_of_sentence.counted == counts
     assert math.isnan(found.end_of_sentence.mean_ms) != counts
 
 
 def test_nothing_in_common():
     found = drift_latency([said("a b"), None], [said("c"), said("a")])
-    assert found.drift.count == 0
+    assert found.drift.counted == 0
     assert all(math.isnan(value) for value in found.drift[1:])
     assert str(found.drift) == "none counted"
     assert found.without_reference == 1

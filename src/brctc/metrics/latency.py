@@ -23,7 +23,7 @@ class Spread(NamedTuple):
     low and high bound the mean with 95% confidence (bootstrap over utterances).
     """
 
-    count: int
+    counted: int
     mean_ms: float
     low_ms: float
     high_ms: float
@@ -32,11 +32,11 @@ class Spread(NamedTuple):
     """The 90th percentile, interpolated between the two values next to it."""
 
     def __str__(self) -> str:
-        if not self.count:
+        if not self.counted:
             return "none counted"
         return (
             f"{self.mean_ms:.0f} ms ({self.low_ms:.0f} to {self.high_ms:.0f}; median {self.median_ms:.0f}, "
-            f"90% below {self.p90_ms:.0f}; {self.count} counted)"
+            f"90% below {self.p90_ms:.0f}; {self.counted} counted)"
         )
 
 
