@@ -1,11 +1,17 @@
-"""Small audio files to test with."""
+"""Small audio files to test with, and real recordings where there are any."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 RATE = 16000
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (DATA / name).is_dir(), reason=f"the real recordings {name} are not here")
 
 
 def noise(seconds: float, seed: int = 0, rate: int = RATE) -> np.ndarray:

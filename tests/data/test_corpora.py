@@ -8,14 +8,9 @@ import pytest
 from brctc.data import PreparationError, Prepared, prepare_corpus, read_manifest, write_manifest
 from brctc.data.corpora import HandwritingConfig, handwriting
 from brctc.data.corpora.digit_strings import NOISE_RMS, SPEECH_RMS, WORDS, load_clips
-from tests.data.sounds import RATE, noise, write, write_digits
+from tests.data.sounds import DATA, RATE, needs, noise, write, write_digits
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 SPLITS = ("train", "dev", "test")
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (DATA / name).is_dir(), reason=f"the real recordings {name} are not here")
 
 
 def same_files(first: Path, second: Path) -> bool:
