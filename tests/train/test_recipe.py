@@ -58,7 +58,7 @@ REFUSED = [
     ("optimiser.peak_lr", 1, "optimiser.peak_lr: unknown key; did you mean optimiser.peak_rate?"),
     ("stages.second.inter_risk.factr", 1, "unknown key; did you mean stages.second.inter_risk.factor?"),
     ("warmup_steps", 5, "warmup_steps: unknown key; did you mean optimiser.warmup_steps?"),
-    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: subsampling, "),
+    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: kind, subsampling, "),
     ("corpus.options.train_string", 5, "did you mean corpus.options.train_strings?"),
     ("corpus.options.train_strings", 0, "corpus.options.train_strings: input should be greater than"),
     ("corpus.options.features", {}, "corpus.options: features have a section of their own"),
