@@ -232,6 +232,15 @@ def test_alone_as_in_a_batch(kind):
     torch.testing.assert_close(total, expected)
 
 
+def test_chunks_of_padding_attend_to_something():
+    emformer = toy_online(left_context_frames=0, memory_size=0).encoder.emformer
+    blocks = torch.zeros(2, 4, 5, 16)
+    mask = emformer.context(blocks, torch.tensor([12, 2]), emformer.start(2)).mask.view(2, 4, 5)
+    assert mask.amax(-1).eq(0).all()
+    assert mask[0, :3].eq(0).all()
+    assert mask[1].eq(0).sum(-1).tolist() == [2, 1, 1, 1]
+
+
 def test_both_ctc_outputs_are_one():
     batch = toy_batch()
     encoded = toy_online().encode(batch.features, batch.lengths)

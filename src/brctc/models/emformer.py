@@ -193,7 +193,7 @@ class Emformer(nn.Module):
         """Before the first chunk there is nothing, and nothing behind the last frame.
 
         A block's first frame is never masked: every real chunk has it, and a chunk of padding must
-        attend to something, or NaN would come out and go into the gradients.
+        attend to something, or it would be up to the attention's kernel whether NaN comes out.
         """
         config, device = self.config, blocks.device
         first = torch.arange(blocks.shape[1], device=device)[:, None]  # chunk of the call
