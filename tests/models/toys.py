@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from brctc.models import AttentionConfig, EncoderConfig, System, SystemConfig, TransducerConfig, TrimConfig
+from brctc.models import (
+    AttentionConfig,
+    EmformerConfig,
+    EncoderConfig,
+    System,
+    SystemConfig,
+    TransducerConfig,
+    TrimConfig,
+)
 
 FEATURES, CLASSES = 11, 5
 
@@ -50,6 +58,13 @@ def toy_config(attention=False, transducer=False, normalisation="global", **enco
         else None,
         normalisation=normalisation,
     )
+
+
+def toy_online_config(attention=False, **encoder) -> SystemConfig:
+    sizes = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "kernel_size": 7, "subsampling_channels": 3}
+    contexts = {"chunk_frames": 3, "left_context_frames": 4, "right_context_frames": 2, "memory_size": 2}
+    emformer = EmformerConfig(**{**sizes, **contexts, "layers": 2, **encoder})
+    return toy_config(attention).model_copy(update={"encoder": emformer})
 
 
 def toy_system(config: SystemConfig | None = None, seed=0, **options) -> System:

@@ -10,6 +10,7 @@ import yaml
 from brctc.data import SpecAugmentConfig
 from brctc.models import (
     AttentionConfig,
+    EmformerConfig,
     EncoderConfig,
     System,
     TransducerConfig,
@@ -26,7 +27,7 @@ from brctc.train import (
     parse_recipe,
 )
 from brctc.train.recipe import differences
-from tests.train.tiny import ATTENTION, TRANSDUCER, tiny_recipe
+from tests.train.tiny import ATTENTION, EMFORMER, TRANSDUCER, tiny_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -58,7 +59,7 @@ REFUSED = [
     ("optimiser.peak_lr", 1, "optimiser.peak_lr: unknown key; did you mean optimiser.peak_rate?"),
     ("stages.second.inter_risk.factr", 1, "unknown key; did you mean stages.second.inter_risk.factor?"),
     ("warmup_steps", 5, "warmup_steps: unknown key; did you mean optimiser.warmup_steps?"),
-    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: subsampling, "),
+    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: kind, subsampling, "),
     ("corpus.options.train_string", 5, "did you mean corpus.options.train_strings?"),
     ("corpus.options.train_strings", 0, "corpus.options.train_strings: input should be greater than"),
     ("corpus.options.features", {}, "corpus.options: features have a section of their own"),
@@ -105,6 +106,16 @@ REFUSED = [
     ("tokens", {"kind": "bpe"}, 'tokens: kind "bpe" needs a size'),
     ("model.encoder.heads", 3, "model.encoder: dim is 16, expected an even number that 3 heads divide"),
     ("seed", -1, "seed: "),
+    ("model.encoder.kind", "former", "model.encoder.kind: expected 'conformer', 'emformer', got 'former'"),
+    ("model.encoder", {"chunk_frames": 8}, "model.encoder.chunk_frames: unknown key"),
+    ("model.encoder", {**EMFORMER, "chunk_frame": 8}, "chunk_frame: .* mean model.encoder.chunk_frames?"),
+    ("model.encoder", {**EMFORMER, "chunk_frames": 0}, "model.encoder.chunk_frames: input should be greater"),
+    ("model.encoder", {**EMFORMER, "heads": 3}, "model.encoder: dim is 16, expected"),
+    (
+        "model.encoder",
+        EMFORMER,
+        "stages.first.weights.inter: is 0.5, but an emformer has no intermediate CTC",
+    ),
 ]
 
 
@@ -118,6 +129,41 @@ def test_trimming_without_an_intermediate_ctc(content):
     del content["stages"]["second"]["inter_risk"]
     content["stages"]["second"]["weights"] = {"inter": 0, "ctc": 1}
     with pytest.raises(RecipeError, match=r"stages.second.trim: needs a trained intermediate CTC"):
+        parse_recipe(content)
+
+
+def online(content):
+    """One stage, as an emformer learns it."""
+    risk = {"kind": "early-emission", "factor": 2}
+    stage = {"steps": 3, "weights": {"inter": 0, "ctc": 1}, "final_risk": risk}
+    return {**content, "model": {"encoder": EMFORMER}, "stages": {"only": stage}}
+
+
+def test_an_emformer_has_one_ctc_and_nothing_to_trim(content):
+    content = online(content)
+    recipe = parse_recipe(content)
+    stage = recipe.stages["only"]
+    assert isinstance(recipe.model.encoder, EmformerConfig)
+    assert recipe.risk_of(stage) == stage.final_risk == RiskConfig(kind="early-emission", factor=2)
+    refused = [
+        (
+            {"inter": 0.1, "ctc": 1},
+            None,
+            r"stages.only.weights.inter: is 0.1, .* has no intermediate CTC: say 0",
+        ),
+        ({"inter": 0.1, "ctc": 1}, {}, r"stages.only.trim: an emformer has no second half to trim for"),
+        ({"inter": 0, "ctc": 1}, {}, r"stages.only.trim: needs a trained intermediate CTC"),
+    ]
+    for weights, trim, message in refused:
+        content["stages"]["only"].update(weights=weights, trim=trim)
+        with pytest.raises(RecipeError, match=message):
+            parse_recipe(content)
+
+
+def test_an_emformer_hears_no_utterance_as_a_whole(content):
+    content = online(content)
+    content["model"]["normalisation"] = "utterance"
+    with pytest.raises(RecipeError, match=r"model: normalisation is .utterance., but an emformer"):
         parse_recipe(content)
 
 
@@ -234,6 +280,7 @@ def test_recipes_are_shipped():
         "paper/aishell1-transducer.yaml",
         "paper/librispeech-attention.yaml",
         "paper/librispeech-transducer.yaml",
+        "paper/online-attention.yaml",
     ]
 
 
@@ -286,3 +333,26 @@ def test_paper_recipes(corpus, system, factor, classes, parameters):
     with torch.device("meta"):
         systems = [System(recipe.system_of(stage), 80, classes) for stage in recipe.stages.values()]
     assert tuple(map(count_parameters, systems)) == parameters
+
+
+def test_the_online_recipe_of_the_paper():
+    """Tables 4 and 7."""
+    recipe = load_recipe(RECIPES / "paper" / "online-attention.yaml")
+    (stage,) = recipe.stages.values()
+    assert recipe.model.encoder == EmformerConfig()
+    assert recipe.model.attention == AttentionConfig()
+    assert recipe.model.transducer is None
+    assert stage.weights == WeightConfig(inter=0, ctc=0.3, attention=0.7)
+    assert (stage.epochs, stage.trim) == (100, None)
+    assert recipe.risk_of(stage) == RiskConfig(kind="early-emission", factor=20)
+    assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
+    assert (recipe.batch_s, recipe.augment) == (400, SpecAugmentConfig())
+    assert recipe.decode.method == "ctc-greedy"
+    with torch.device("meta"):
+        system = System(recipe.system_of(stage), 80, 4233)
+    dim, ff = 512, 2048
+    attention = 4 * (dim * dim + dim)
+    layer = attention + (dim * ff + ff) + (ff * dim + dim) + 2 * 2 * dim
+    assert count_parameters(system.encoder.emformer) == 12 * layer + 2 * dim
+    assert system.encoder.positions.shape == (8 + 4, dim)
+    assert count_parameters(system) == 76_918_547

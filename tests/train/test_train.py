@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from brctc.data import Prepared, make_batch
-from brctc.models import Objective, System, SystemConfig, load_model
+from brctc.models import Objective, OnlineEncoder, System, SystemConfig, load_model
 from brctc.train import (
     CheckpointError,
     NonFiniteError,
@@ -24,7 +24,7 @@ from brctc.train import (
 from brctc.train.loader import load_parts, split_batch
 from brctc.train.stages import inherit
 from brctc.train.stream import PlannedBatch, Position
-from tests.train.tiny import ATTENTION, ENCODER, TRANSDUCER, tiny_recipe
+from tests.train.tiny import ATTENTION, EMFORMER, ENCODER, TRANSDUCER, tiny_recipe
 
 torch.set_num_threads(1)
 RISK = {"kind": "early-finish", "factor": [[0, 0], [10, 5]]}
@@ -103,6 +103,32 @@ def test_each_system_learns(tmp_path, name):
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+def test_an_online_system_learns(tmp_path):
+    """One stage, one CTC output; the risk that it is known by is the final one's."""
+    risk = {"kind": "early-emission", "factor": [[0, 0], [10, 2]]}
+    recipe = tiny_recipe(
+        tmp_path,
+        model={"encoder": EMFORMER, "attention": ATTENTION},
+        optimiser={"peak_rate": 5e-3, "warmup_steps": 5},
+        stages={"early": {"steps": 25, "weights": {"inter": 0, **HYBRID}, "final_risk": risk}},
+        monitor={"dev_utterances": 5, "snapshot_steps": [0, 20], "snapshot_utterances": 2},
+    )
+    model = load_model(train(recipe, tmp_path / "run", progress=False))
+    metrics = read_metrics(tmp_path / "run")
+    steps = [line for line in metrics if "seconds" in line]
+    assert not {"inter_ctc", "factor"} & steps[-1].keys()
+    for part in ("ctc", "attention"):
+        assert statistics.mean(line[part] for line in steps[-5:]) < 0.95 * steps[0][part]
+    dev = [line for line in metrics if "dev_error" in line]
+    assert all(line["dev_error"] == line["dev_inter_error"] for line in dev)
+    assert model.description["risk"] == {"kind": "early-emission", "factor": 2.0}
+    assert model.trim is None
+    assert isinstance(model.system.encoder, OnlineEncoder)
+    with safe_open(tmp_path / "run" / "snapshots" / "step-00020.safetensors", "pt") as file:
+        metadata = {name: json.loads(value) for name, value in file.metadata().items()}
+    assert (metadata["risk"], metadata["factor"]) == ("early-emission", 2.0)
+
+
 def check_snapshots(folder, classes):
     names = [f"step-000{step}.safetensors" for step in ("00", "20", "50")]
     assert sorted(path.name for path in folder.iterdir()) == names
@@ -140,6 +166,10 @@ def test_a_run_is_not_overwritten(trained, tmp_path):
     with pytest.raises(RecipeError, match="another recipe: seed was 0, now it is 5"):
         train(tiny_recipe(trained, seed=5), run_dir, resume=True, progress=False)
     assert train(recipe, run_dir, resume=True) == run_dir / "model"  # complete: left as it is
+    content = json.loads((run_dir / "recipe.json").read_text())
+    del content["model"]["encoder"]["kind"]  # as if begun before there was such a key
+    (run_dir / "recipe.json").write_text(json.dumps(content))
+    assert train(recipe, run_dir, resume=True) == run_dir / "model"
 
     (run_dir / "model" / "model.json").unlink()  # as if killed before the very end
     newest = list_checkpoints(run_dir / "checkpoints")[-1]

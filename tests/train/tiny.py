@@ -14,6 +14,15 @@ ENCODER = {
     "kernel_size": 5,
     "positions": "sinusoidal",
 }
+EMFORMER = {
+    "kind": "emformer",
+    "subsampling": 1,
+    "dim": 16,
+    "heads": 2,
+    "feed_forward_dim": 32,
+    "layers": 2,
+    "kernel_size": 5,
+}
 ATTENTION = {"layers": 1, "dim": 16, "heads": 2, "feed_forward_dim": 32}
 TRANSDUCER = {"prediction_dim": 16, "joint_dim": 16}
 RISK = {"kind": "early-finish", "factor": [[0, 0], [4, 5]]}

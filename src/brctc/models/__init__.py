@@ -4,12 +4,16 @@ from brctc.models.attention_decoder import AttentionDecoder, Cache, Memory
 from brctc.models.bundle import Model, load_model, save_model
 from brctc.models.config import (
     AttentionConfig,
+    EmformerConfig,
     EncoderConfig,
     SystemConfig,
     TransducerConfig,
     TrimConfig,
 )
+from brctc.models.emformer import State
 from brctc.models.encoder import Encoded, Encoder
+from brctc.models.online_encoder import EncodedChunk, OnlineEncoder
+from brctc.models.streaming import EncodedFrames, Stream, read_together
 from brctc.models.subsampling import subsampled_lengths
 from brctc.models.system import Objective, System, count_parameters
 from brctc.models.transducer import PredictionState, Transducer
@@ -18,13 +22,19 @@ __all__ = [
     "AttentionConfig",
     "AttentionDecoder",
     "Cache",
+    "EmformerConfig",
     "Encoded",
+    "EncodedChunk",
+    "EncodedFrames",
     "Encoder",
     "EncoderConfig",
     "Memory",
     "Model",
     "Objective",
+    "OnlineEncoder",
     "PredictionState",
+    "State",
+    "Stream",
     "System",
     "SystemConfig",
     "Transducer",
@@ -32,6 +42,7 @@ __all__ = [
     "TrimConfig",
     "count_parameters",
     "load_model",
+    "read_together",
     "save_model",
     "subsampled_lengths",
 ]

@@ -15,7 +15,10 @@ from brctc.trim import trim as trim_frames
 
 
 class Encoded(NamedTuple):
-    """What an encoder makes of a batch. T1 frames come out of its first half, T2 are left for the second."""
+    """What an encoder makes of a batch. T1 frames come out of its first half, T2 are left for the second.
+
+    An online encoder has no halves: there T1 = T2, and both CTC outputs are the same one.
+    """
 
     hidden: Tensor
     """(N, T2, D): what decoders attend to; behind `lengths`, anything."""
@@ -27,6 +30,23 @@ class Encoded(NamedTuple):
     """(N, T1, C): the CTC output of the first half."""
     inter_lengths: Tensor
     """(N)"""
+
+
+def ctc_output(dim: int, vocab_size: int) -> nn.Linear:
+    """The classifier of frames."""
+    ctc = nn.Linear(dim, vocab_size)
+    # logits that differ from the first step on: the smaller they start, the longer CTC says blank only
+    nn.init.normal_(ctc.weight, std=2 * dim**-0.5)
+    nn.init.zeros_(ctc.bias)
+    return ctc
+
+
+def check_long_enough(lengths: Tensor, subsampled: Tensor, factor: int) -> None:
+    """Names an utterance of which the subsampling leaves nothing."""
+    if subsampled.is_cpu and not torch.compiler.is_compiling() and (subsampled < 1).any():
+        n = int((subsampled < 1).nonzero()[0])
+        least = 1 if factor == 1 else WINDOW
+        raise ValueError(f"utterance {n} has {int(lengths[n])} frames, expected {least} or more")
 
 
 class Encoder(nn.Module):
@@ -60,10 +80,7 @@ class Encoder(nn.Module):
 
         self.first = half(config.first_layers)
         self.second = half(config.second_layers)
-        self.ctc = nn.Linear(dim, vocab_size)
-        # logits that differ from the first step on: the smaller they start, the longer CTC says blank only
-        nn.init.normal_(self.ctc.weight, std=2 * dim**-0.5)
-        nn.init.zeros_(self.ctc.bias)
+        self.ctc = ctc_output(dim, vocab_size)
 
     def forward(
         self, features: Tensor, lengths: Tensor, trim: TrimConfig | None = None, at_least: Lengths = 1
@@ -79,10 +96,7 @@ class Encoder(nn.Module):
     def enter(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Subsampled frames, with positions if these are absolute: what the first half takes."""
         hidden, shorter = self.subsampling(features, lengths)
-        if shorter.is_cpu and not torch.compiler.is_compiling() and (shorter < 1).any():
-            n = int((shorter < 1).nonzero()[0])
-            least = 1 if self.subsampling.factor == 1 else WINDOW
-            raise ValueError(f"utterance {n} has {int(lengths[n])} frames, expected {least} or more")
+        check_long_enough(lengths, shorter, self.subsampling.factor)
         if not self.relative:
             hidden = hidden + frame_positions(hidden.shape[1], hidden)
         return self.dropout(hidden), shorter

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from brctc.align import frames_needed
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models.attention_decoder import AttentionDecoder
-from brctc.models.config import SystemConfig, TrimConfig
+from brctc.models.config import EmformerConfig, SystemConfig, TrimConfig
 from brctc.models.encoder import Encoded, Encoder
 from brctc.models.normalisation import Normalisation
+from brctc.models.online_encoder import OnlineEncoder
 from brctc.models.transducer import Transducer
 from brctc.risk import BayesRisk
 
@@ -48,7 +49,8 @@ class Objective:
     + attention_weight * attention + transducer_weight * transducer
 
     Weights that are None are table 3's: ctc 0.3 and attention 0.7, or ctc 0.5 and transducer 1.0, or
-    ctc 1.0 where there is no decoder. A part of weight 0 is not computed.
+    ctc 1.0 where there is no decoder. A part of weight 0 is not computed. An online system has one CTC
+    output, the final one: its inter_weight must be 0, and it is not trimmed.
     """
 
     inter_risk: BayesRisk | None = None
@@ -69,6 +71,10 @@ class Objective:
 
     def weights(self, system: SystemConfig) -> dict[str, float]:
         """The weights of "inter_ctc", "ctc", "attention" and "transducer" for a system, 0 left out."""
+        if system.online and self.inter_weight:
+            raise ValueError(f"inter_weight is {self.inter_weight}, but an emformer has one CTC: say 0")
+        if system.online and self.trim:
+            raise ValueError("an emformer has no second half to trim for: trim must be None")
         has = {"attention": system.attention is not None, "transducer": system.transducer is not None}
         given = {"attention": self.attention_weight, "transducer": self.transducer_weight}
         for name, weight in given.items():
@@ -91,7 +97,7 @@ class Objective:
 
 
 class System(nn.Module):
-    """Normalisation, the encoder with its two CTC outputs, and the decoders behind it.
+    """Normalisation, the encoder with its two CTC outputs (online: one), and the decoders behind it.
 
     Every loss is in nats per label: an utterance's nats divided by its target length (1 if it is
     empty), averaged over the batch, as torch's CTCLoss does by default. So the size of a gradient
@@ -107,7 +113,10 @@ class System(nn.Module):
         self.feature_dim = feature_dim
         self.vocab_size = vocab_size
         self.normalisation = Normalisation(config.normalisation, feature_dim)
-        self.encoder = Encoder(config.encoder, feature_dim, vocab_size)
+        if isinstance(config.encoder, EmformerConfig):
+            self.encoder = OnlineEncoder(config.encoder, feature_dim, vocab_size)
+        else:
+            self.encoder = Encoder(config.encoder, feature_dim, vocab_size)
         dim = config.encoder.dim
         self.attention = AttentionDecoder(config.attention, dim, vocab_size) if config.attention else None
         self.transducer = Transducer(config.transducer, dim, vocab_size) if config.transducer else None
@@ -125,6 +134,7 @@ class System(nn.Module):
         """ "loss", to be minimised, and for the log its parts, "inter_ctc", "ctc", "attention" and
         "transducer"; with trimming also "factor": frames kept, of all."""
         self._check_features(batch.features, batch.lengths)
+        weights = objective.weights(self.config)
         targets, target_lengths = batch.targets, batch.target_lengths
         # Trimming must not make a loss infinite: an utterance keeps the frames its labels need.
         needed = frames_needed(targets, target_lengths) if objective.trim else 1
@@ -133,7 +143,6 @@ class System(nn.Module):
         decoder_inputs = (encoded.hidden, encoded.lengths, targets, target_lengths)
 
         parts: dict[str, Tensor] = {}
-        weights = objective.weights(self.config)
         for name in weights:
             if name == "inter_ctc":
                 risk, logits, lengths = objective.inter_risk, encoded.inter_logits, encoded.inter_lengths
@@ -161,6 +170,8 @@ class System(nn.Module):
         self._check_features(features, lengths)
         if len(features) != 1:
             raise ValueError(f"features hold {len(features)} utterances, expected 1")
+        if isinstance(self.encoder, OnlineEncoder):
+            raise ValueError("an emformer attends to chunks: there are no maps of whole utterances")
         training = self.training
         self.eval()
         try:

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from brctc.data import Prepared
+from brctc.models import EncoderConfig
 from brctc.report.pictures import Look, look_at
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import input_clock
@@ -46,7 +47,7 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
     weights = [run.model.system.encoder_attention(features, lengths, run.model.trim) for run in runs]
     maps = [[layer.float().numpy() for layer in layers] for layers in weights]
     sources = [_sources(run, look, prepared, index) for run, look in zip(runs, looks, strict=True)]
-    halves = [run.model.system.config.encoder.first_layers for run in runs]
+    halves = [_first_layers(run) for run in runs]
     shares = [
         [[_share(head, look.frames, spans) for head in layer] for layer in layers[:half]] if spans else None
         for layers, look, spans, half in zip(maps, looks, sources, halves, strict=True)
@@ -80,6 +81,13 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
         for panel in panels[len(layers) - 1]:
             panel.set_xlabel("frame looked at", fontsize=8)
     return figure
+
+
+def _first_layers(run: RunFiles) -> int:
+    encoder = run.model.system.config.encoder
+    if not isinstance(encoder, EncoderConfig):
+        raise ValueError(f"{run.name} has an {encoder.kind}, which has no halves")
+    return encoder.first_layers
 
 
 def _sources(run: RunFiles, look: Look, prepared: Prepared, index: int) -> list[Span] | None:

@@ -79,6 +79,9 @@ blank.""",
 
 def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     """Self-attention of every layer and head."""
+    online = [run.name for run in runs if run.model.system.config.online]
+    if online:
+        return f"<p>Online, frames attend to their chunk alone: {escape(', '.join(online))}.</p>\n"
     return _figure(
         plot_attention(runs, prepared, attention_index(runs, prepared)),
         """A row of a map is one output frame, bright where it looks; looking at itself is the diagonal.

@@ -266,6 +266,7 @@ class Recipe(Config):
             if not trained and getattr(self.model, decoder) is not None:
                 raise KeyedError(f"model.{decoder}", f"no stage trains it: weights.{decoder} is 0 everywhere")
         self._check_features()
+        self._check_online()
         self._check_decoding()
         return self
 
@@ -274,6 +275,16 @@ class Recipe(Config):
             raise KeyedError("features", "handwriting has none but its pixels")
         if self.corpus.name != "handwriting" and self.features is None:
             raise KeyedError("features", "missing; audio needs them")
+
+    def _check_online(self) -> None:
+        if not self.model.online:
+            return
+        for name, stage in self.stages.items():
+            if stage.trim is not None:
+                raise KeyedError(f"stages.{name}.trim", "an emformer has no second half to trim for")
+            if stage.weights.inter:
+                message = f"is {stage.weights.inter}, but an emformer has no intermediate CTC: say 0"
+                raise KeyedError(f"stages.{name}.weights.inter", message)
 
     def _check_decoding(self) -> None:
         last, method = list(self.stages.values())[-1].weights, self.decode.method.partition("-")[0]
@@ -285,6 +296,10 @@ class Recipe(Config):
     def optimiser_of(self, stage: Stage) -> OptimiserConfig:
         """The stage's own optimiser, or else the recipe's."""
         return stage.optimiser or self.optimiser
+
+    def risk_of(self, stage: Stage) -> RiskConfig:
+        """The risk of the output that snapshots are of: the intermediate CTC, online the only one."""
+        return stage.final_risk if self.model.online else stage.inter_risk
 
     def system_of(self, stage: Stage) -> SystemConfig:
         """The system that the stage trains: the decoders whose losses count, and no others."""

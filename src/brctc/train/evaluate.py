@@ -23,7 +23,7 @@ def evaluate(
     """Error rates of both CTC outputs, decoded greedily, and the down-sampling factor.
 
     The factor is what trimming by the intermediate posterior keeps, or would keep where the stage does
-    not trim yet. Every process decodes a part.
+    not trim yet. Online systems have one output, which counts as both. Every process decodes a part.
     """
     step = max(1, len(dev.utterances) // recipe.monitor.dev_utterances)
     chosen = range(0, len(dev.utterances), step)[: recipe.monitor.dev_utterances]

@@ -236,19 +236,19 @@ class StageLoop:
         monitor = self.recipe.monitor
         if self.moment.done not in monitor.snapshot_steps or not self.run.processes.first:
             return
-        step = self.moment.position.step
+        step, risk = self.moment.position.step, self.recipe.risk_of(self.stage)
         write_snapshot(
             self.run.directory / "snapshots" / f"step-{self.moment.done:05d}.safetensors",
             self.system,
             self.run.dev,
             self.run.tokenizer,
             range(min(monitor.snapshot_utterances, len(self.run.dev.utterances))),
-            risk_at(self.stage.inter_risk, step),
+            risk_at(risk, step),
             {
                 "step": self.moment.done,
                 "stage": self.name,
-                "risk": self.stage.inter_risk.kind,
-                "factor": risk_factor(self.stage.inter_risk.factor, step),
+                "risk": risk.kind,
+                "factor": risk_factor(risk.factor, step),
             },
         )
 

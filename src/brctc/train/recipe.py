@@ -1,6 +1,7 @@
 """Reading recipes: YAML files that may build on one another, with overrides; wrong ones are refused."""
 
 import difflib
+import itertools
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -132,12 +133,12 @@ def _describe_all(error: ValidationError, model: type[BaseModel], prefix: tuple[
 def _describe(
     problem: Any, cause: Exception | None, model: type[BaseModel], prefix: tuple[str | int, ...]
 ) -> str:
-    location = (*prefix, *problem["loc"])
+    place, section = _follow(model, problem["loc"])
     if isinstance(cause, KeyedError):
-        location = (*location, *cause.key.split("."))
-    key = ".".join(map(str, location))
+        place += cause.key.split(".")
+    key = ".".join(map(str, (*prefix, *place)))
     if problem["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {_suggest(model, prefix, problem['loc'])}"
+        return f"{key}: unknown key; {_suggest(key, section)}"
     if problem["type"] == "missing":
         return f"{key}: missing"
     if cause is not None:
@@ -147,16 +148,17 @@ def _describe(
         valid = re.findall(r"'([^']+)'", problem["ctx"]["expected"])
         near = difflib.get_close_matches(str(problem["input"]), valid, n=1)
         message = f"expected {problem['ctx']['expected']}" + (f"; did you mean {near[0]!r}?" if near else "")
+    elif problem["type"] == "union_tag_invalid":
+        return f"{key}.kind: expected {problem['ctx']['expected_tags']}, got {problem['ctx']['tag']!r}"
     return f"{key}: {message}, got {problem['input']!r}"
 
 
-def _suggest(model: type[BaseModel], prefix: tuple[str | int, ...], location: tuple[str | int, ...]) -> str:
+def _suggest(key: str, section: type[BaseModel]) -> str:
     """The valid key that an unknown one was probably meant to be: in its section, or else anywhere."""
-    *sections, name = map(str, location)
-    section = _section(model, location[:-1])
+    sections, _, name = key.rpartition(".")
     near = difflib.get_close_matches(name, section.model_fields, n=1)
     if near:
-        return f"did you mean {'.'.join([*map(str, prefix), *sections, near[0]])}?"
+        return f"did you mean {f'{sections}.{near[0]}'.lstrip('.')}?"
     elsewhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(Recipe, "")))}
     near = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)
     if near:
@@ -164,14 +166,28 @@ def _suggest(model: type[BaseModel], prefix: tuple[str | int, ...], location: tu
     return f"valid here: {', '.join(section.model_fields)}"
 
 
-def _section(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
+def _follow(
+    section: type[BaseModel], location: tuple[str | int, ...]
+) -> tuple[list[str | int], type[BaseModel]]:
+    """A problem's place in the file, and the section that it is in.
+
+    pydantic's location is the same, but names the kind behind a section that may be of several kinds.
+    """
+    place: list[str | int] = []
     names = iter(location)
     for name in names:
-        annotation = model.model_fields[str(name)].annotation
-        model = _inner_models(annotation)[0]
-        if typing.get_origin(annotation) is dict:
-            next(names)  # the name of a stage
-    return model
+        place.append(name)
+        field = section.model_fields.get(str(name))
+        inner = _inner_models(field.annotation) if field else []
+        if field and typing.get_origin(field.annotation) is dict:
+            place += itertools.islice(names, 1)  # the name of a stage
+        if len(inner) > 1:
+            kind = next(names, None)
+            inner = [model for model in inner if model.model_fields["kind"].default == kind]
+        if not inner:
+            break
+        section = inner[0]
+    return [*place, *names], section
 
 
 def _all_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:

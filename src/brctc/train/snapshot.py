@@ -26,8 +26,9 @@ def write_snapshot(
 ) -> None:
     """One safetensors file: for utterance i of `indices`, "i.posterior" and "i.gradient", (T, C) float16.
 
-    The posterior is the intermediate CTC's; the gradient is that of its loss, with the risk of the
-    moment, with respect to log_probs. The file's metadata hold ids, texts and the description as JSON.
+    The posterior is the intermediate CTC's, online the only one's; the gradient is that of its loss,
+    with the risk of the moment, with respect to log_probs. The file's metadata hold ids, texts and the
+    description as JSON.
     """
     was_training = system.training
     system.eval()

@@ -24,7 +24,7 @@ from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
 from brctc.train.journal import Journal, preparation_bar
 from brctc.train.loop import StageLoop
-from brctc.train.recipe import RecipeError, differences
+from brctc.train.recipe import RecipeError, differences, parse_recipe
 from brctc.train.run import Moment, Run, StopSignal
 from brctc.train.schedule import risk_factor
 from brctc.train.stream import derive_seed
@@ -158,9 +158,9 @@ def _write_model(run: Run, moment: Moment) -> None:
     averaged = paths[-run.recipe.checkpoints.average :]
     system = _system(run, moment.stage).cpu()
     _load_weights(system, average_weights(averaged), averaged[-1])
-    factor = risk_factor(stage.inter_risk.factor, moment.position.step)
+    risk = run.recipe.risk_of(stage)
     description = {
-        "risk": {"kind": stage.inter_risk.kind, "factor": factor},
+        "risk": {"kind": risk.kind, "factor": risk_factor(risk.factor, moment.position.step)},
         "stage": name,
         "steps": moment.done,
         "seconds": round(moment.seconds, 1),
@@ -191,7 +191,8 @@ def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
         return
     if not resume:
         raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
-    other = json.loads(path.read_text(encoding="utf-8"))
+    # with the keys that recipes did not have when the run was begun
+    other = parse_recipe(json.loads(path.read_text(encoding="utf-8")), str(path)).model_dump(mode="json")
     if json.dumps(other) != json.dumps(content):  # the order of stages counts too
         order = ("the order of stages", list(other["stages"]), list(content["stages"]))
         key, before, now = next(differences(other, content), order)

@@ -1,0 +1,207 @@
+"""Emformer layers (Shi et al., 2021): chunk after chunk, with a past of bounded size.
+
+Axes: N streams, K chunks, D features, and B frames of a block: a chunk and a copy of the frames to its
+right, which every layer computes anew for every chunk. So no layer looks further ahead than the first.
+
+Whole utterances are K chunks in one go, streams one chunk at a time. Both are the same computation: what
+came before a chunk is read from one line, the state that earlier calls left and then the chunks of this one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from brctc.models.config import EmformerConfig
+from brctc.models.layers import Dropout, FeedForward, join_heads, residual_linear, split_heads
+
+
+class Past(NamedTuple):
+    """What a layer keeps of the chunks before, and what a call leaves for the next one."""
+
+    left: Tensor
+    """(N, left context, 2 D): keys and values of the last frames."""
+    memory: Tensor
+    """(N, memory size, 2 D): key and value of the last chunks' summaries."""
+    convolution: Tensor
+    """(N, kernel size // 2, D): what the convolution sees of the last frames."""
+
+
+class State(NamedTuple):
+    """What N streams have left behind: of the same size at any time, with N in front."""
+
+    chunks: Tensor
+    """(N): how many each has had. What `left` and `memory` hold from before the first one is not seen."""
+    left: Tensor
+    """(N, layers, left context, 2 D), as the others of `Past`."""
+    memory: Tensor
+    convolution: Tensor
+
+    def select(self, streams: Sequence[int] | Tensor) -> "State":
+        """The state of some of the streams, in the order of their numbers."""
+        return State(*(part[streams] for part in self))
+
+    @staticmethod
+    def cat(states: "Sequence[State]") -> "State":
+        """All streams of the states, as one batch."""
+        return State(*(torch.cat(parts) for parts in zip(*states, strict=True)))
+
+
+class Context(NamedTuple):
+    """What all layers need to know of a call, made once."""
+
+    exists: Tensor
+    """(N, K, B, 1): 1 for the frames of an utterance, 0 behind its end."""
+    mask: Tensor
+    """(N K, 1, 1, keys), to be added to attention scores: 0 for what exists, -inf for what does not."""
+
+
+def before_chunks(past: Tensor, new: Tensor, chunk_frames: int) -> tuple[Tensor, Tensor]:
+    """(N, P, D) past and (N, K C, D) new frames: (N, K, P, D), the P frames before every chunk, and the
+    last P of all, which are the next call's past."""
+    line = torch.cat([past.to(new.dtype), new], dim=1)
+    chunks = new.shape[1] // chunk_frames
+    before = line.unfold(1, past.shape[1], chunk_frames)[:, :chunks].transpose(2, 3)
+    return before, line[:, new.shape[1] :]
+
+
+class ChunkAttention(nn.Module):
+    """Each frame of a block attends to the memory, the left context and its block.
+
+    A chunk's summary is the mean of its frames as they come here. Keys and values are linear, so the
+    summary's are the means of theirs.
+    """
+
+    def __init__(self, config: EmformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.chunk_frames = config.chunk_frames
+        self.project = nn.Linear(config.dim, 3 * config.dim)
+        self.out = residual_linear(config.dim, config.dim)
+
+    def forward(self, x: Tensor, mask: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        query, key_value = self.project(x).tensor_split([x.shape[-1]], dim=-1)
+        chunks = key_value[:, :, : self.chunk_frames]
+        left, new_left = before_chunks(past.left, chunks.flatten(1, 2), self.chunk_frames)
+        memory, new_memory = before_chunks(past.memory, chunks.mean(2), 1)
+        key, value = torch.cat([memory, left, key_value], dim=2).flatten(0, 1).chunk(2, dim=-1)
+        query, key, value = (split_heads(part, self.heads) for part in (query.flatten(0, 1), key, value))
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.out(join_heads(attended)).view(x.shape), new_left, new_memory
+
+
+class ChunkConvolution(nn.Module):
+    """The Conformer's convolution module, which sees as far to the right as the block goes, and no further.
+
+    To the left it sees the frames of the chunks before. Its norm is a frame's own, as the Conformer's.
+    """
+
+    def __init__(self, dim: int, kernel_size: int, chunk_frames: int, dropout: float) -> None:
+        super().__init__()
+        self.chunk_frames = chunk_frames
+        self.gate = nn.Linear(dim, 2 * dim)
+        # two dimensions, one of size 1: for channels last there is a fast kernel, in one there is none
+        self.depthwise = nn.Conv2d(dim, dim, (1, kernel_size), groups=dim)
+        self.norm = nn.LayerNorm(dim)
+        self.out = residual_linear(dim, dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, exists: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        gated = F.glu(self.gate(x)) * exists
+        chunks = gated[:, :, : self.chunk_frames].flatten(1, 2)
+        before, new_past = before_chunks(past, chunks, self.chunk_frames)
+        line = F.pad(torch.cat([before, gated], dim=2), (0, 0, 0, past.shape[1])).flatten(0, 1)
+        convolved = self.depthwise(line[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1).reshape(x.shape)
+        return self.dropout(self.out(F.silu(self.norm(convolved)))), new_past
+
+
+class EmformerLayer(nn.Module):
+    """Attention, a convolution if there is one, and a feed-forward, each behind a norm."""
+
+    def __init__(self, config: EmformerConfig) -> None:
+        super().__init__()
+        dim, dropout = config.dim, config.dropout
+        self.attention_norm = nn.LayerNorm(dim)
+        self.attention = ChunkAttention(config)
+        self.convolution = None
+        if config.kernel_size is not None:
+            self.convolution_norm = nn.LayerNorm(dim)
+            self.convolution = ChunkConvolution(dim, config.kernel_size, config.chunk_frames, dropout)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, config.feed_forward_dim, dropout, nn.SiLU())
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, context: Context, past: Past) -> tuple[Tensor, Past]:
+        attended, left, memory = self.attention(self.attention_norm(x), context.mask, past)
+        x = x + self.dropout(attended)
+        convolution = past.convolution
+        if self.convolution is not None:
+            convolved, convolution = self.convolution(self.convolution_norm(x), context.exists, convolution)
+            x = x + convolved
+        return x + self.feed_forward(self.feed_forward_norm(x)), Past(left, memory, convolution)
+
+
+class Emformer(nn.Module):
+    """A stack of layers on (N, K, B, D) blocks, behind it a norm.
+
+    Nothing but `lengths` and the state says where an utterance begins and ends. What comes out behind
+    its end is arbitrary, and so is the state that a chunk leaves that is not whole: no other may follow.
+    """
+
+    def __init__(self, config: EmformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        layers = [EmformerLayer(config) for _ in range(config.layers)]
+        self.layers: Sequence[EmformerLayer] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
+        self.norm = nn.LayerNorm(config.dim)
+
+    def start(self, streams: int) -> State:
+        """The state before the first chunk."""
+        config, like = self.config, self.norm.weight
+        kernel_size = config.kernel_size or 1
+
+        def nothing(frames: int, dim: int) -> Tensor:
+            return like.new_zeros(streams, config.layers, frames, dim)
+
+        return State(
+            torch.zeros(streams, dtype=torch.long, device=like.device),
+            nothing(config.left_context_frames, 2 * config.dim),
+            nothing(config.memory_size, 2 * config.dim),
+            nothing(kernel_size // 2, config.dim),
+        )
+
+    def forward(self, blocks: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, State]:
+        """(N, K C, D) frames of K chunks, and the state behind them.
+
+        Args:
+            blocks: (N, K, B, D), the next K chunks and their right contexts.
+            lengths: (N), frames until the end of the utterance, counted from the first one of `blocks`.
+            state: what the chunks before have left.
+        """
+        context = self.context(blocks, lengths, state)
+        x, left_behind = blocks, []
+        for i, layer in enumerate(self.layers):
+            x, past = layer(x, context, Past(*(part[:, i] for part in state[1:])))
+            left_behind.append(past)
+        parts = (torch.stack(part, dim=1) for part in zip(*left_behind, strict=True))
+        hidden = self.norm(x[:, :, : self.config.chunk_frames].flatten(1, 2))
+        return hidden, State(state.chunks + blocks.shape[1], *parts)
+
+    def context(self, blocks: Tensor, lengths: Tensor, state: State) -> Context:
+        """Before the first chunk there is nothing, and nothing behind the last frame.
+
+        A block's first frame is never masked: every real chunk has it, and a chunk of padding must
+        attend to something, or it would be up to the attention's kernel whether NaN comes out.
+        """
+        config, device = self.config, blocks.device
+        first = torch.arange(blocks.shape[1], device=device)[:, None]  # chunk of the call
+        place = first * config.chunk_frames + torch.arange(blocks.shape[2], device=device)
+        exists = place < lengths.to(device)[:, None, None]
+        index = state.chunks[:, None, None] + first  # chunk of the stream
+        memory = index >= torch.arange(config.memory_size, 0, -1, device=device)
+        left = index * config.chunk_frames >= torch.arange(config.left_context_frames, 0, -1, device=device)
+        seen = torch.cat([memory, left, torch.ones_like(exists[:, :, :1]), exists[:, :, 1:]], dim=2)
+        mask = torch.zeros(seen.shape, dtype=blocks.dtype, device=device).masked_fill(~seen, -torch.inf)
+        return Context(exists[..., None].to(blocks.dtype), mask.flatten(0, 1)[:, None, None])
