@@ -11,11 +11,28 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SMALL
+from tests.data.sounds import write_digits, write_sentences
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 OWN_DATA = ROOT / "docs" / "own-data.md"  # one thing after the other: tests/cli/test_own_data.py
+
+TINY = (
+    *(change for change in SMALL if not change.startswith("corpus.options")),
+    "model.encoder.first_layers=1",
+    "model.encoder.second_layers=1",
+    "decode.method=ctc-greedy",  # a beam search takes long where every hypothesis is as good as the others
+)
+TINY_DIGITS = (
+    "corpus.options={source: data/audiomnist, train_strings: 12, dev_strings: 4, test_strings: 4, "
+    "dev_speakers: 1, test_speakers: 2, max_digits: 4}"
+)
+TINY_GRID = "corpus.options={source: data/grid_s1, dev_sentences: 4, test_sentences: 4}"
+SPEECH = {  # the recordings that a command needs, made of tones and noise
+    "digit-strings": lambda folder: write_digits(folder / "data" / "audiomnist"),
+    "grid": lambda folder: write_sentences(folder / "data" / "grid_s1"),
+}
 
 # How a documented command is run here: faster, or elsewhere than in the checkout.
 COMMANDS = {
@@ -28,6 +45,15 @@ COMMANDS = {
     "brctc demo": None,  # tests/cli/test_demo.py runs it
     "brctc train handwriting/brctc --out exp/weak --set stages.first.inter_risk.factor=3 "
     "stages.first.final_risk.factor=3": SMALL,
+    "brctc compare digit-strings/transducer-vanilla digit-strings/transducer-brctc "
+    "--out exp/digits-transducer": ("--set", TINY_DIGITS, *TINY),
+    "brctc compare digit-strings/attention-vanilla digit-strings/attention-brctc "
+    "--out exp/digits-attention": ("--set", TINY_DIGITS, *TINY, "model.attention.dim=16"),
+    "brctc compare grid/transducer-vanilla grid/transducer-brctc --out exp/grid": (
+        "--set",
+        TINY_GRID,
+        *TINY,
+    ),
     "python examples/path_groups.py": ["--output", "picture.png"],
     "python examples/gradients.py": ["--output", "picture.png"],
     "python benchmarks/ctc_loss.py": ["--quick", "--shape", "2,20,4,30"],
@@ -67,6 +93,8 @@ def test_command(command, tmp_path):
     program, first, *others = shlex.split(command)
     run_it = ["-m", "brctc", first] if program == "brctc" else [str(ROOT / first)]
     environment = {**os.environ, "MPLBACKEND": "Agg"}
+    if first == "compare":
+        SPEECH[others[0].partition("/")[0]](tmp_path)
     run = subprocess.run(
         [sys.executable, *run_it, *others, *extra],
         cwd=tmp_path,

@@ -75,6 +75,9 @@ def test_from_a_folder_to_a_report(folder):
         ["dev", "4"],
         ["test", "4"],
     ]
+    aligned = said["reference-times data/test.tsv --out data/test-times.tsv"]
+    assert aligned.out.split()[5:7] == ["4", "0"]  # tones are no words
+    assert aligned.out.count("no alignment found") == 4
     assert said["decode exp/early recordings/anna/0001.wav"].out.startswith("0001\t")
     with_references = said["decode exp/early --manifest data/test.tsv --jsonl results.jsonl"]
     assert "char error rate" in with_references.err

@@ -1,11 +1,17 @@
-"""Small audio files to test with."""
+"""Small audio files to test with, and real recordings where there are any."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 RATE = 16000
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (DATA / name).is_dir(), reason=f"the real recordings {name} are not here")
 
 
 def noise(seconds: float, seed: int = 0, rate: int = RATE) -> np.ndarray:
@@ -16,6 +22,27 @@ def write(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, samples, rate)
     return path
+
+
+def write_digits(folder: Path, speakers: int = 5) -> Path:
+    """Speakers as AudioMNIST lays them out: 48 kHz, levels far apart; each digit a tone of its own."""
+    for speaker in range(1, speakers + 1):
+        for digit in range(10):
+            t = np.arange(48000 * (20 + digit + speaker) // 100) / 48000
+            tone = 10 ** (-speaker / 2) * np.sin(2 * np.pi * 300 * (digit + 1) * t)
+            write(folder / f"{speaker:02d}" / f"{digit}_{speaker:02d}_0.wav", tone, 48000)
+    (folder / "audioMNIST_meta.txt").write_text("{}")
+    return folder
+
+
+def write_sentences(folder: Path, count: int = 20) -> Path:
+    """Two seconds of noise each, under six words, with a manifest."""
+    lines = ["id\ttext\tpath\tduration"]
+    for n in range(count):
+        write(folder / f"{n}.wav", noise(2.0, n))
+        lines.append(f"s{n}\tbin blue at f {'two' if n % 2 else 'ten'} now\t{n}.wav\t2.0")
+    (folder / "manifest.tsv").write_text("\n".join(lines) + "\n")
+    return folder
 
 
 def cut_off(path: Path, share: float = 0.5) -> Path:

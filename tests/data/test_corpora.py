@@ -8,14 +8,9 @@ import pytest
 from brctc.data import PreparationError, Prepared, prepare_corpus, read_manifest, write_manifest
 from brctc.data.corpora import HandwritingConfig, handwriting
 from brctc.data.corpora.digit_strings import NOISE_RMS, SPEECH_RMS, WORDS, load_clips
-from tests.data.sounds import RATE, noise, write
+from tests.data.sounds import DATA, RATE, needs, noise, write, write_digits
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 SPLITS = ("train", "dev", "test")
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (DATA / name).is_dir(), reason=f"the real recordings {name} are not here")
 
 
 def same_files(first: Path, second: Path) -> bool:
@@ -93,15 +88,7 @@ DIGITS = {
 
 @pytest.fixture(scope="module")
 def audiomnist(tmp_path_factory) -> Path:
-    """Five speakers as AudioMNIST lays them out: 48 kHz, levels far apart; each digit a tone of its own."""
-    folder = tmp_path_factory.mktemp("AudioMNIST") / "data"
-    for speaker in range(1, 6):
-        for digit in range(10):
-            t = np.arange(48000 * (20 + digit + speaker) // 100) / 48000
-            tone = 10 ** (-speaker / 2) * np.sin(2 * np.pi * 300 * (digit + 1) * t)
-            write(folder / f"{speaker:02d}" / f"{digit}_{speaker:02d}_0.wav", tone, 48000)
-    (folder / "audioMNIST_meta.txt").write_text("{}")
-    return folder
+    return write_digits(tmp_path_factory.mktemp("AudioMNIST") / "data")
 
 
 def test_digit_strings_from_the_published_layout(audiomnist, tmp_path):

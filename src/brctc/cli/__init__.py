@@ -11,6 +11,7 @@ from importlib import import_module, metadata
 COMMANDS = {
     "demo": "train plain and Bayes-risk CTC on handwritten digits, side by side, and compare them",
     "prepare": "check a corpus and compute its features",
+    "reference-times": "find out when each word is said, by forced alignment",
     "train": "train all stages of a recipe",
     "decode": "turn audio into text",
     "evaluate": "measure errors, down-sampling and speed of trained models",
@@ -58,7 +59,8 @@ def call(name: str, arguments: Sequence[str]) -> int:
 
 def overview() -> str:
     """What `brctc --help` says."""
-    lines = [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{what}" for name, what in COMMANDS.items()]
     return "\n".join(
         [
             "usage: brctc COMMAND ...",
@@ -86,7 +88,7 @@ def parse_and_run(name: str, arguments: Sequence[str]) -> None:
     """Calls the function `command` of the command's module with its arguments."""
     import tyro
 
-    command: Callable[..., None] = import_module(f"brctc.cli.{name}").command
+    command: Callable[..., None] = import_module(f"brctc.cli.{name.replace('-', '_')}").command
     text = (inspect.getdoc(command) or "").partition("\nArgs:")[0].rstrip()
     tyro.cli(
         command,

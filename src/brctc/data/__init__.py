@@ -29,9 +29,17 @@ from brctc.data.prepared import (
     Utterance,
     feature_statistics,
 )
+from brctc.data.reference_times import (
+    Aligner,
+    AlignmentError,
+    ReferenceTimes,
+    find_reference_times,
+)
 from brctc.data.tokens import TokenConfig, Tokenizer
 
 __all__ = [
+    "Aligner",
+    "AlignmentError",
     "AudioError",
     "Batch",
     "CORPORA",
@@ -44,6 +52,7 @@ __all__ = [
     "Prepared",
     "PreparedWriter",
     "Problem",
+    "ReferenceTimes",
     "Row",
     "SPEEDS",
     "SpecAugmentConfig",
@@ -54,6 +63,7 @@ __all__ = [
     "WordTime",
     "fbank",
     "feature_statistics",
+    "find_reference_times",
     "load_audio",
     "make_batch",
     "plan_batches",

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 NEEDED = ("kaldi_native_fbank", "lhotse", "pydantic", "scipy", "sentencepiece", "sklearn", "soundfile")
 
 
-def check(modules: Iterable[str]) -> None:
-    """Raises an ImportError if a module is not installed."""
+def check(modules: Iterable[str], extra: str = "asr") -> None:
+    """Raises an ImportError if a module of the extra is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ImportError(f"brctc.data needs {', '.join(missing)}: pip install 'brctc[asr]'")
+        raise ImportError(f"brctc.data needs {', '.join(missing)}: pip install 'brctc[{extra}]'")
 
 
 check(NEEDED)

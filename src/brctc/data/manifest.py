@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from brctc.files import write_text
+
 REQUIRED = ("id", "text", "path", "duration")
 OPTIONAL = ("speaker", "start_sample", "num_samples", "word_times")
 _WORD_TIME = re.compile(r"(.+):(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
@@ -156,7 +158,10 @@ def duplicate_ids(rows: Iterable[Row]) -> list[Problem]:
 
 
 def write_manifest(path: str | Path, rows: Sequence[Row]) -> None:
-    """Writes rows as `read_manifest` reads them; paths inside the manifest's folder become relative."""
+    """Writes rows as `read_manifest` reads them; paths inside the manifest's folder become relative.
+
+    The file is whole or not there; one of this name is replaced.
+    """
     path = Path(path)
     columns = [*REQUIRED, *(name for name in OPTIONAL if any(getattr(row, name) is not None for row in rows))]
     lines = ["\t".join(columns)]
@@ -166,7 +171,7 @@ def write_manifest(path: str | Path, rows: Sequence[Row]) -> None:
             if set(value) & set("\t\n\r"):
                 raise ValueError(f"{row.id}: the {name} {value!r} contains a tab or a line break")
         lines.append("\t".join(values))
-    path.write_bytes(("\n".join(lines) + "\n").encode())
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _format(value: object, folder: Path) -> str:

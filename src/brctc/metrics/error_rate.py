@@ -6,10 +6,9 @@ from typing import Literal, NamedTuple
 import kaldialign
 import numpy as np
 
+from brctc.metrics.bootstrap import Array, interval, resampled_ratios
+
 Unit = Literal["word", "char"]
-Array = np.ndarray
-RESAMPLES = 2000
-BLOCK = 1 << 20  # utterances drawn at a time: bounds the memory, whatever the corpus
 
 
 class ErrorRate(NamedTuple):
@@ -53,12 +52,9 @@ def error_rate(
     table = _errors_per_utterance(references, hypotheses, unit)
     substitutions, deletions, insertions, tokens = (int(total) for total in table.sum(0))
     errors = table[:, :3].sum(1)
-    rates = _ratios(_resample(np.stack([errors, table[:, 3]], 1), seed))
-    low, high = np.percentile(rates, [2.5, 97.5])
+    low, high = interval(resampled_ratios(np.stack([errors, table[:, 3]], 1), seed))
     total = int(errors.sum())
-    return ErrorRate(
-        total, tokens, total / tokens, float(low), float(high), substitutions, deletions, insertions
-    )
+    return ErrorRate(total, tokens, total / tokens, low, high, substitutions, deletions, insertions)
 
 
 def compare(
@@ -77,16 +73,16 @@ def compare(
     a = _errors_per_utterance(references, hyp_a, unit)
     b = _errors_per_utterance(references, hyp_b, unit)
     more = b[:, :3].sum(1) - a[:, :3].sum(1)
-    differences = _ratios(_resample(np.stack([more, a[:, 3]], 1), seed))
-    low, high = np.percentile(differences, [2.5, 97.5])
+    differences = resampled_ratios(np.stack([more, a[:, 3]], 1), seed)
+    low, high = interval(differences)
     tokens = a[:, 3].sum()
     better = float((differences < 0).mean() + (differences == 0).mean() / 2)
     return Comparison(
         float(a[:, :3].sum() / tokens),
         float(b[:, :3].sum() / tokens),
         float(more.sum() / tokens),
-        float(low),
-        float(high),
+        low,
+        high,
         better,
     )
 
@@ -113,18 +109,3 @@ def _errors_per_utterance(references: Sequence[str], hypotheses: Sequence[str], 
 def _tokens(text: str, unit: Unit) -> list[str]:
     words = text.split()
     return words if unit == "word" else list(" ".join(words))
-
-
-def _resample(table: Array, seed: int) -> Array:
-    """(resamples, columns): the table's column sums over utterances drawn with replacement."""
-    generator = np.random.default_rng(seed)
-    size = len(table)
-    rows = max(1, BLOCK // size)
-    blocks = [min(rows, RESAMPLES - done) for done in range(0, RESAMPLES, rows)]
-    return np.concatenate([table[generator.integers(size, size=(block, size))].sum(1) for block in blocks])
-
-
-def _ratios(sums: Array) -> Array:
-    """First column over the second; a resample without any reference token has no ratio."""
-    sums = sums[sums[:, 1] > 0]
-    return sums[:, 0] / sums[:, 1]
