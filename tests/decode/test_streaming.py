@@ -1,7 +1,5 @@
 """The streaming recognizer against the offline one, with an untrained model that talks a lot."""
 
-import gc
-import tracemalloc
 from itertools import pairwise
 
 import kaldi_native_fbank
@@ -143,12 +141,13 @@ def test_tokens_come_as_soon_as_their_chunk(model):
     """A chunk is known when the last window under it and its right context is there."""
     samples, size = sound(), 40
     recognizer = StreamingRecognizer(model)
-    window_s = (RATE // 100 * (model.system.encoder.window_frames - 1) + 280) / RATE
+    window = 160 * (model.system.encoder.window_frames - 1) + 280
     found = []
     for first in range(0, len(samples), size):
         for token in recognizer.push(samples[first : first + size]):
-            needed_s = window_s + token.first_frame // 4 * 4 * 0.04
-            assert needed_s <= token.known_s == recognizer.heard_s < needed_s + size / RATE + 1e-9
+            needed = window + token.first_frame // 4 * 4 * 640
+            assert needed <= round(RATE * token.known_s) < needed + size
+            assert token.known_s == recognizer.heard_s
             assert token.latency_s == token.known_s - token.end_s > 0
             found.append(token)
     recognizer.flush()
@@ -229,33 +228,24 @@ def test_together_refused(model):
     with pytest.raises(ValueError, match="different models"):
         StreamingRecognizer.push_together([(one, sound()), (StreamingRecognizer(make_model(1)), sound())])
     broken = np.full(1600, np.nan, np.float32)
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="sample 0 of the stream is nan"):
         StreamingRecognizer.push_together([(one, sound()), (two, broken)])
     assert one.heard_s == two.heard_s == 0  # all are refused
 
 
 def test_state_does_not_grow(model):
-    """Neither with pushes of seconds nor with small ones."""
+    """After every push of five seconds, for a minute: what is kept is a state and less than a window."""
     samples = sound(0, 5.0)
     recognizer = StreamingRecognizer(model)
-    recognizer.push(samples)
-    sizes = []
-    gc.collect()
-    tracemalloc.start()
+    state = sum(part.untyped_storage().nbytes() for part in recognizer._stream.state)
+    waiting = recognizer._stream.encoder.window_frames * model.features.num_bins * 4
     for _ in range(12):
         recognizer.push(samples)
-        gc.collect()
-        state = recognizer._stream.state
-        kept = sum(part.numel() for part in [*state, *recognizer._stream._portions])
-        sizes.append((kept, tracemalloc.get_traced_memory()[0]))
-    tracemalloc.stop()
-    assert recognizer.heard_s == 65
-    window = recognizer._stream.encoder.window_frames
-    assert max(kept for kept, _ in sizes) < sum(part.numel() for part in state) + 16 * window
-    assert sizes[-1][1] - sizes[2][1] < 50_000  # a minute of samples has 4 MB
-    computer = recognizer._fbank._computer
-    with pytest.raises((IndexError, RuntimeError, ValueError)):
-        computer.get_frame(0)
+        kept = [*recognizer._stream.state, *recognizer._stream._portions]
+        assert sum(part.untyped_storage().nbytes() for part in kept) <= state + waiting
+        with pytest.raises((IndexError, RuntimeError, ValueError)):  # the features were dropped
+            recognizer._fbank._computer.get_frame(recognizer._fbank._frames - 1)
+    assert recognizer.heard_s == 60
 
 
 def test_reset_begins_anew(model):
@@ -278,7 +268,7 @@ def test_floats_of_all_kinds(model):
         assert said(stream(StreamingRecognizer(model), given, 5000)) == wanted
     backwards = samples[::-1].copy()[::-1]
     assert said(stream(StreamingRecognizer(model), backwards, 5000)) == wanted
-    assert StreamingRecognizer(model).push(tensor.bfloat16()) is not None
+    assert StreamingRecognizer(model).push(tensor.bfloat16())
 
 
 @pytest.mark.parametrize(
@@ -292,9 +282,9 @@ def test_floats_of_all_kinds(model):
         (np.zeros((9, 2)), ValueError, r"shape \(9, 2\), expected one dimension"),
         (torch.zeros(1, 9), ValueError, r"shape \(1, 9\), expected one dimension"),
         (np.float32(0), TypeError, "samples are a float32, expected a numpy array"),
-        (np.array([0, 0, np.nan]), ValueError, "sample 1602 of the stream is not finite"),
-        (torch.tensor([0, -torch.inf]), ValueError, "sample 1601 of the stream is not finite"),
-        (np.array([1e300]), ValueError, "sample 1600 of the stream is not finite"),
+        (np.array([0, 0, np.nan]), ValueError, "sample 1602 of the stream is nan, expected -1 to 1"),
+        (torch.tensor([0, -torch.inf]), ValueError, "sample 1601 of the stream is -inf, expected"),
+        (np.array([0.5, 0, 1200]), ValueError, "sample 1602 of the stream is 1200, expected -1 to 1"),
     ],
 )
 def test_bad_samples(model, samples, error, message):

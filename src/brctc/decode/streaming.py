@@ -15,6 +15,7 @@ from brctc.decode.times import frame_clock
 from brctc.models import Model, Stream, load_model, read_together
 
 BLANK = 0
+LOUDEST = 100.0  # louder samples are no overshoot, but 16-bit ones that were never scaled
 Samples = np.ndarray | Tensor
 """(T) mono samples, floats in [-1, 1]."""
 
@@ -86,8 +87,8 @@ class StreamingRecognizer:
         """The tokens that fire now that these samples are there.
 
         samples: the next ones, mono, at the model's rate, as many as there are: none at all, too. Floats
-            of any precision, computed in single; integers, NaN, infinities and other shapes are refused,
-            and nothing has been heard then.
+            of any precision, in [-1, 1]. Integers, other shapes, NaN, infinities and what is far beyond 1
+            are refused, and nothing has been heard then.
         sample_rate: what the samples have, if the caller knows. Another rate than the model's is refused.
         """
         if sample_rate is not None and sample_rate != self.sample_rate:
@@ -177,8 +178,11 @@ class StreamingRecognizer:
         if samples.ndim != 1:
             raise ValueError(f"samples have the shape {tuple(samples.shape)}, expected one dimension (mono)")
         if isinstance(samples, Tensor):
-            samples = samples.detach().float().cpu().numpy()
-        finite = np.isfinite(samples)
-        if not finite.all():
-            raise ValueError(f"sample {self._samples + int(np.argmin(finite))} of the stream is not finite")
+            samples = samples.detach().cpu().double().numpy()
+        wrong = ~(np.abs(samples) <= LOUDEST)  # NaN is no more than anything
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise ValueError(
+                f"sample {self._samples + first} of the stream is {samples[first]:g}, expected -1 to 1"
+            )
         return samples
