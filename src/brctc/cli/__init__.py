@@ -14,6 +14,7 @@ COMMANDS = {
     "reference-times": "find out when each word is said, by forced alignment",
     "train": "train all stages of a recipe",
     "decode": "turn audio into text",
+    "stream": "turn audio into text while it plays, with an online model",
     "evaluate": "measure errors, down-sampling and speed of trained models",
     "report": "write an HTML page about trained models",
     "compare": "all of it for several recipes: train side by side, decode, report",

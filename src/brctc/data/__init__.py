@@ -12,7 +12,7 @@ from brctc.data.corpora import (
     HandwritingConfig,
     prepare_corpus,
 )
-from brctc.data.features import FeatureConfig, fbank
+from brctc.data.features import FbankStream, FeatureConfig, fbank
 from brctc.data.manifest import (
     PreparationError,
     Problem,
@@ -45,6 +45,7 @@ __all__ = [
     "CORPORA",
     "Config",
     "DigitStringsConfig",
+    "FbankStream",
     "FeatureConfig",
     "GridConfig",
     "HandwritingConfig",

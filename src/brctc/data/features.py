@@ -58,17 +58,50 @@ def fbank(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
     if frames == 0:
         least = config.shift_samples - config.shift_samples // 2
         raise ValueError(f"{len(samples)} samples make no frame, expected {least} or more")
-    samples = samples.astype(np.float32, copy=False)
-    if config.dither:
-        noise = np.random.default_rng(0).standard_normal(len(samples), dtype=np.float32)
-        samples = samples + np.float32(config.dither) * noise
-    computer = kaldi_native_fbank.OnlineFbank(_options(config))
-    computer.accept_waveform(config.sample_rate, samples.tolist())
-    computer.input_finished()
-    features = np.empty((frames, config.num_bins), np.float32)
-    for frame in range(frames):
-        features[frame] = computer.get_frame(frame)
-    return features
+    stream = FbankStream(config)
+    return np.concatenate([stream.push(samples), stream.finish()])
+
+
+class FbankStream:
+    """`fbank` of audio that comes bit by bit: the frames of all pushes and of `finish` are the same.
+
+    A frame is there as soon as the samples under its window are. What is kept is less than a window.
+    """
+
+    def __init__(self, config: FeatureConfig) -> None:
+        self.config = config
+        self._computer = kaldi_native_fbank.OnlineFbank(_options(config))
+        self._noise = np.random.default_rng(0)
+        self._frames = 0
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        """(T, num_bins): the frames that the next mono samples complete; T may be 0."""
+        config = self.config
+        samples = samples.astype(np.float32, copy=False)
+        frames = []
+        # second by second: the computer takes Python's floats, which are large
+        for first in range(0, len(samples), config.sample_rate):
+            part = samples[first : first + config.sample_rate]
+            if config.dither:
+                noise = self._noise.standard_normal(len(part), dtype=np.float32)
+                part = part + np.float32(config.dither) * noise
+            self._computer.accept_waveform(config.sample_rate, part.tolist())
+            frames.append(self._take())
+        return np.concatenate(frames) if frames else self._take()
+
+    def finish(self) -> np.ndarray:
+        """The last frames, whose windows reach beyond the end. Nothing can be pushed behind them."""
+        self._computer.input_finished()
+        return self._take()
+
+    def _take(self) -> np.ndarray:
+        ready = self._computer.num_frames_ready  # of all, those that were taken included
+        frames = np.empty((ready - self._frames, self.config.num_bins), np.float32)
+        for row, frame in enumerate(range(self._frames, ready)):
+            frames[row] = self._computer.get_frame(frame)
+        self._computer.pop(len(frames))
+        self._frames = ready
+        return frames
 
 
 def _options(config: FeatureConfig) -> kaldi_native_fbank.FbankOptions:

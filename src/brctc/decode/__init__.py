@@ -7,6 +7,7 @@ from brctc.decode.hypothesis import Hypothesis
 from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.recognizer import Recognizer
 from brctc.decode.result import Result
+from brctc.decode.streaming import StreamedToken, StreamingRecognizer
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "PrefixState",
     "Recognizer",
     "Result",
+    "StreamedToken",
+    "StreamingRecognizer",
     "attention_beam",
     "ctc_frames",
     "ctc_greedy",

@@ -19,7 +19,7 @@ def ctc_greedy(logits: Tensor, lengths: Tensor, blank: int = 0) -> list[Hypothes
     check_logits(logits, lengths, blank)
     if logits.shape[1] == 0:
         return [Hypothesis([], 0.0, []) for _ in range(len(logits))]
-    scores, path = logits.detach().float().log_softmax(-1).max(-1)
+    scores, path = best_classes(logits)
     inside = torch.arange(path.shape[1], device=path.device) < lengths.to(path.device)[:, None]
     starts = inside & (path != blank)
     starts[:, 1:] &= path[:, 1:] != path[:, :-1]
@@ -30,6 +30,12 @@ def ctc_greedy(logits: Tensor, lengths: Tensor, blank: int = 0) -> list[Hypothes
         tokens[n].append(token)
         frames[n].append(t)
     return [Hypothesis(*found) for found in zip(tokens, totals, frames, strict=True)]
+
+
+def best_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The log probability of each frame's best class, and the class: logits (..., C) to (...)."""
+    scores, path = logits.detach().float().log_softmax(-1).max(-1)
+    return scores, path
 
 
 def ctc_prefix_beam(

@@ -13,10 +13,9 @@ from brctc.decode.ctc import check_counts, ctc_frames, ctc_greedy, ctc_prefix_be
 from brctc.decode.hypothesis import Hypothesis
 from brctc.decode.result import Result
 from brctc.decode.sources import Input, Source, read_source
-from brctc.decode.times import token_times, word_times
+from brctc.decode.times import frame_clock, token_times, word_times
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 from brctc.models import Encoded, Model, load_model
-from brctc.models.subsampling import WINDOW
 
 Method = Literal["auto", "ctc", "ctc-greedy", "ctc-beam", "attention", "transducer", "transducer-greedy"]
 EARLY_FINISH = (
@@ -28,6 +27,13 @@ NO_CLOCK = "the model takes features that were not made of audio: its frames hav
 NOT_WANTED = "times were not asked for"
 
 
+def check_model(model: Model) -> None:
+    """Refuses a model that can say nothing."""
+    for name, tensor in model.system.state_dict().items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"the model's {name} is not finite: its training diverged")
+
+
 class Recognizer:
     """A trained model with the searches that fit it.
 
@@ -36,9 +42,7 @@ class Recognizer:
     """
 
     def __init__(self, model: Model) -> None:
-        for name, tensor in model.system.state_dict().items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"the model's {name} is not finite: its training diverged")
+        check_model(model)
         self.model = model
         model.system.eval()
 
@@ -171,11 +175,9 @@ class Recognizer:
                 no_times = NO_CLOCK
             else:
                 subsampling = self.model.system.config.encoder.subsampling
-                # a frame stands for the middle of what its convolutions see
-                first_s = (WINDOW - subsampling) / 2 * clock.frame_shift_s if subsampling > 1 else 0.0
                 pieces = [tokenizer.pieces[token] for token in tokens]
-                frame_s = subsampling * clock.frame_shift_s
-                spoken = token_times(pieces, frames, first_s, frame_s, item.duration_s)
+                seconds = frame_clock(subsampling, clock.frame_shift_s)
+                spoken = token_times(pieces, frames, *seconds, item.duration_s)
                 words = word_times(tokens, spoken, tokenizer)
         return Result(
             item.id,

@@ -5,6 +5,14 @@ from itertools import groupby
 
 from brctc.data.manifest import WordTime
 from brctc.data.tokens import Tokenizer
+from brctc.models.subsampling import WINDOW
+
+
+def frame_clock(subsampling: int, frame_shift_s: float) -> tuple[float, float]:
+    """(first_s, frame_s): when the first encoder frame begins, and how long each lasts."""
+    # a frame stands for the middle of what its convolutions see
+    first_s = (WINDOW - subsampling) / 2 * frame_shift_s if subsampling > 1 else 0.0
+    return first_s, subsampling * frame_shift_s
 
 
 def token_times(

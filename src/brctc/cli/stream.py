@@ -1,0 +1,92 @@
+"""`brctc stream`"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from tyro.conf import Positional, arg
+
+from brctc.cli.shared import Flag, model_directory
+from brctc.data import load_audio
+from brctc.decode import StreamedToken, StreamingRecognizer
+
+BLOCK_S = 0.01  # of audio per push, as a sound card delivers it
+
+
+def command(
+    model: Annotated[Path, Positional, arg(metavar="MODEL")],
+    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")],
+    *,
+    fast: Flag = False,
+) -> None:
+    """Show what an online model understands while audio files play, one after the other.
+    - A line for every token: the file, the token, when it is said (s), when it is known (s), and its
+      latency in between (ms). Then the file with its text. Columns are separated by tabs.
+    - On a terminal the text so far is below, as it grows.
+    - A token is said where the frame ends in which the model's spike is.
+
+    Examples:
+      brctc stream exp/online talk.wav
+      brctc stream exp/online talk.wav interview.flac --fast > tokens.tsv
+
+    Args:
+        model: The directory of a run or of its model, which has an Emformer encoder.
+        audio: Audio files of any format that libsndfile reads, and of any rate.
+        fast: As fast as can be computed, not in real time. Latency is then the audio that was waited
+            for; in real time it is what a listener waits, computation included.
+    """
+    if not audio:
+        raise ValueError("say which AUDIO to play")
+    recognizer = StreamingRecognizer.from_directory(model_directory(model))
+    for path in audio:
+        samples = load_audio(path, recognizer.sample_rate)
+        recognizer.reset()
+        latencies: list[float] = []
+        with partial_text() as show:
+            for token, known_s in play(recognizer, samples, fast, show):
+                latencies.append(1000 * (known_s - token.end_s))
+                fields = f"{token.end_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
+                print(f"{path.stem}\t{token.piece}\t{fields}", flush=True)
+        print(f"{path.stem}\t{recognizer.text}", flush=True)
+        if latencies:
+            mean, worst = sum(latencies) / len(latencies), max(latencies)
+            print(f"{path.stem}: latency {mean:.0f} ms on average, {worst:.0f} at most", file=sys.stderr)
+
+
+def play(
+    recognizer: StreamingRecognizer, samples: np.ndarray, fast: bool, show: Callable[[str], None]
+) -> Iterator[tuple[StreamedToken, float]]:
+    """Tokens, and when they were known: in the time of the audio, or in that of the listener."""
+    block = round(BLOCK_S * recognizer.sample_rate)
+    start = time.perf_counter()
+    for first in range(0, len(samples), block):
+        part = samples[first : first + block]
+        if not fast:
+            end_s = (first + len(part)) / recognizer.sample_rate
+            time.sleep(max(0.0, start + end_s - time.perf_counter()))
+        tokens = recognizer.push(part)
+        if first + block >= len(samples):
+            tokens += recognizer.flush()
+        now_s = time.perf_counter() - start
+        for token in tokens:
+            yield token, token.known_s if fast else now_s
+        if tokens:
+            show(recognizer.text)
+
+
+@contextmanager
+def partial_text() -> Iterator[Callable[[str], None]]:
+    """Text at the bottom of the terminal, below what is printed; nothing where there is none."""
+    console = Console()
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with Live(Text(), console=console, transient=True, auto_refresh=False) as live:
+        yield lambda text: live.update(Text(text, style="bold"), refresh=True)

@@ -1,0 +1,188 @@
+"""Tokens of audio as it comes: greedy CTC of an online model, chunk by chunk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from brctc.data import FbankStream
+from brctc.decode.ctc import best_classes
+from brctc.decode.recognizer import NO_CLOCK, check_model
+from brctc.decode.times import frame_clock
+from brctc.models import Model, Stream, load_model, read_together
+
+BLANK = 0
+LOUDEST = 100.0  # louder samples are no overshoot, but 16-bit ones that were never scaled
+Samples = np.ndarray | Tensor
+"""(T) mono samples, floats in [-1, 1]."""
+
+
+@dataclass
+class StreamedToken:
+    """A token that a stream has said, from the moment it fires."""
+
+    token: int
+    piece: str
+    """What the vocabulary calls it."""
+    first_frame: int
+    """Encoder frame in which it fires, counted from 0."""
+    last_frame: int | None
+    """The last frame of its run. None while the run may go on: then it is filled in once it is known."""
+    end_s: float
+    """Where in the audio the frame ends in which it fires, as in `Result.token_times`."""
+    known_s: float
+    """How much audio had been pushed when it became known: small pushes know it sooner than large ones."""
+
+    @property
+    def latency_s(self) -> float:
+        """How much audio was waited for to know it. Computation is not in it."""
+        return self.known_s - self.end_s
+
+
+class StreamingRecognizer:
+    """One stream of audio and what is said in it.
+
+    >>> recognizer = StreamingRecognizer.from_directory("exp/online/model")
+    >>> for samples in microphone:
+    ...     for token in recognizer.push(samples):
+    ...         print(token.piece, token.latency_s)
+    >>> recognizer.flush()
+    >>> recognizer.text
+
+    Tokens and their frames are those of `Recognizer` with "ctc-greedy" on all the audio, however it
+    is split, and what a push costs does not depend on the time already heard. Audio too short for a
+    frame says nothing. Streams of one model can be computed together: `push_together`.
+    """
+
+    def __init__(self, model: Model) -> None:
+        check_model(model)
+        if model.features is None:
+            raise ValueError(f"{NO_CLOCK}; a stream is made of audio")
+        self.model = model
+        self.sample_rate = model.features.sample_rate
+        self._features = model.features
+        self._clock = frame_clock(model.system.config.encoder.subsampling, model.features.frame_shift_s)
+        model.system.eval()
+        self.reset()
+
+    @staticmethod
+    def from_directory(directory: str | Path) -> "StreamingRecognizer":
+        """The model that `brctc.models.save_model` wrote there. For many streams, load it once."""
+        return StreamingRecognizer(load_model(directory))
+
+    def reset(self) -> None:
+        """Begins a new stream; what is left of the old one is dropped."""
+        self._fbank = FbankStream(self._features)
+        self._stream = Stream(self.model.system)
+        self._samples = 0
+        self._frames = 0
+        self._last = BLANK  # class of the last frame
+        self._running: StreamedToken | None = None
+        self._tokens: list[int] = []
+
+    def push(self, samples: Samples, sample_rate: int | None = None) -> list[StreamedToken]:
+        """The tokens that fire now that these samples are there.
+
+        samples: the next ones, mono, at the model's rate, as many as there are: none at all, too. Floats
+            of any precision, in [-1, 1]. Integers, other shapes, NaN, infinities and what is far beyond 1
+            are refused, and nothing has been heard then.
+        sample_rate: what the samples have, if the caller knows. Another rate than the model's is refused.
+        """
+        if sample_rate is not None and sample_rate != self.sample_rate:
+            raise ValueError(f"samples at {sample_rate} Hz, expected the model's rate: {self.sample_rate} Hz")
+        return StreamingRecognizer.push_together([(self, samples)])[0]
+
+    @staticmethod
+    def push_together(
+        pushes: "Sequence[tuple[StreamingRecognizer, Samples]]",
+    ) -> list[list[StreamedToken]]:
+        """Each recognizer's `push`, in shared model steps: many streams cost little more than one.
+
+        The recognizers are different ones of the same `Model`. If one push is refused, all are.
+        """
+        recognizers = [recognizer for recognizer, _ in pushes]
+        if len({id(recognizer) for recognizer in recognizers}) < len(pushes):
+            raise ValueError("a recognizer is there twice: one push each")
+        if len({id(recognizer.model.system) for recognizer in recognizers}) > 1:
+            raise ValueError("the recognizers are of different models: make them of one")
+        checked = [recognizer._check(samples) for recognizer, samples in pushes]
+        for recognizer, samples in zip(recognizers, checked, strict=True):
+            recognizer._samples += len(samples)
+            recognizer._stream.push(torch.from_numpy(recognizer._fbank.push(samples)))
+        read = read_together([recognizer._stream for recognizer in recognizers])
+        return [recognizer._fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]
+
+    def flush(self) -> list[StreamedToken]:
+        """The audio ends here: the last tokens. No push can follow, but `reset`."""
+        self._check_open()
+        self._stream.push(torch.from_numpy(self._fbank.finish()))
+        self._stream.finish()
+        fired = self._fire(self._stream.read().logits)
+        self._end_run()
+        return fired
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that was said so far, as classes. This alone grows with a stream."""
+        return list(self._tokens)
+
+    @property
+    def text(self) -> str:
+        """All that was said so far."""
+        return self.model.tokenizer.decode(self._tokens)
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds of audio that were pushed."""
+        return self._samples / self.sample_rate
+
+    def _fire(self, logits: Tensor) -> list[StreamedToken]:
+        """The tokens that begin in the next (T, C) frames."""
+        fired = []
+        first_s, frame_s = self._clock
+        for token in best_classes(logits)[1].tolist():
+            if token != self._last:
+                self._end_run()
+                if token != BLANK:
+                    # a frame's features can be there a little before all of its time is
+                    end_s = min(first_s + (self._frames + 1) * frame_s, self.heard_s)
+                    piece = self.model.tokenizer.pieces[token]
+                    self._running = StreamedToken(token, piece, self._frames, None, end_s, self.heard_s)
+                    self._tokens.append(token)
+                    fired.append(self._running)
+            self._last = token
+            self._frames += 1
+        return fired
+
+    def _end_run(self) -> None:
+        if self._running is not None:
+            self._running.last_frame = self._frames - 1
+            self._running = None
+
+    def _check_open(self) -> None:
+        if self._stream.finished:
+            raise ValueError("the stream was flushed: reset() begins another one")
+
+    def _check(self, samples: Samples) -> np.ndarray:
+        """The samples for the features, or why not."""
+        self._check_open()
+        if not isinstance(samples, np.ndarray | Tensor):
+            raise TypeError(f"samples are a {type(samples).__name__}, expected a numpy array or a tensor")
+        kind = str(samples.dtype).removeprefix("torch.")
+        if "float" not in kind:
+            hint = ": divide by 32768" if kind == "int16" else ""
+            raise TypeError(f"samples are {kind}, expected floats in [-1, 1]{hint}")
+        if samples.ndim != 1:
+            raise ValueError(f"samples have the shape {tuple(samples.shape)}, expected one dimension (mono)")
+        if isinstance(samples, Tensor):
+            samples = samples.detach().cpu().double().numpy()
+        wrong = ~(np.abs(samples) <= LOUDEST)  # NaN is no more than anything
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise ValueError(
+                f"sample {self._samples + first} of the stream is {samples[first]:g}, expected -1 to 1"
+            )
+        return samples

@@ -1,0 +1,100 @@
+"""`brctc stream`: what it prints in a pipe and on a terminal, and what it refuses."""
+
+import pytest
+import torch
+
+from brctc.cli import stream
+from brctc.data import FeatureConfig, TokenConfig, Tokenizer
+from brctc.models import EmformerConfig, EncoderConfig, System, SystemConfig, save_model
+from tests.cli.commands import brctc
+from tests.data.sounds import noise, write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two noises, one of another rate, an untrained online model, and one that is not online."""
+    folder = tmp_path_factory.mktemp("stream")
+    write(folder / "u0.wav", noise(1.5))
+    write(folder / "u1.wav", noise(0.8, 1, 8000), 8000)
+    (folder / "notes.txt").write_text("no audio")
+    small = {"dim": 16, "heads": 2, "feed_forward_dim": 16, "subsampling_channels": 4}
+    tokenizer = Tokenizer.train(["one two six"], TokenConfig(kind="word"))
+    torch.manual_seed(1)
+    for name, encoder in (
+        ("online", EmformerConfig(layers=1, chunk_frames=4, right_context_frames=2, **small)),
+        ("offline", EncoderConfig(first_layers=1, second_layers=1, kernel_size=3, **small)),
+    ):
+        system = System(SystemConfig(encoder=encoder), 80, tokenizer.size)
+        with torch.no_grad():
+            system.encoder.ctc.bias[:2] = -1  # it shall say words
+        save_model(folder / name, system, tokenizer, FeatureConfig())
+    return folder
+
+
+def lines(found):
+    return [line.split("\t") for line in found.out.splitlines()]
+
+
+def check_lines(found, names):
+    """The tokens of each file, then its text."""
+    rest = lines(found)
+    for name in names:
+        tokens = [line[1:] for line in rest if line[0] == name and len(line) == 5]
+        assert rest[: len(tokens) + 1] == [[name, *token] for token in tokens] + [
+            [name, " ".join(piece for piece, *_ in tokens)]
+        ]
+        del rest[: len(tokens) + 1]
+        for _, said_s, known_s, latency_ms in tokens:
+            assert 1000 * (float(known_s) - float(said_s)) == pytest.approx(float(latency_ms), abs=11)
+        assert f"{name}: latency " in found.err
+        yield tokens
+    assert rest == []
+
+
+def test_fast_in_a_pipe(folder):
+    found = brctc(folder, "stream", "online", "u0.wav", "u1.wav", "--fast")
+    assert found.code == 0, found.err
+    first, second = check_lines(found, ["u0", "u1"])
+    assert first
+    assert second
+    decoded = brctc(folder, "decode", "online", "u0.wav", "u1.wav", "--method", "ctc")
+    assert [line for line in lines(found) if len(line) == 2] == lines(decoded)
+    # 4 frames of 40 ms and 2 behind them, but at the end of the audio
+    assert all(0 <= float(latency_ms) <= 240 for *_, latency_ms in first)
+
+
+def test_in_real_time(folder):
+    found = brctc(folder, "stream", "online", "u0.wav")
+    assert found.code == 0, found.err
+    (tokens,) = check_lines(found, ["u0"])
+    (fast,) = check_lines(brctc(folder, "stream", "online", "u0.wav", "--fast"), ["u0"])
+    assert [token[:2] for token in tokens] == [token[:2] for token in fast]
+    for (*_, known_s, _), (*_, heard_s, _) in zip(tokens, fast, strict=True):
+        assert float(known_s) >= float(heard_s) - 0.011  # no sooner than it was played
+
+
+def test_on_a_terminal(folder, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # so the console takes its output for a terminal
+    stream.command(folder / "online", (folder / "u0.wav",), fast=True)
+    text = capsys.readouterr().out
+    *_, final = text.splitlines()
+    assert "u0\t" in final
+    assert text.count("\x1b[1m") >= 2  # the text so far, more than once
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("offline", "u0.wav"), "the system's encoder is a conformer, which takes no streams"),
+        (("online", "nowhere.wav"), "nowhere.wav: no such file"),
+        (("online", "notes.txt"), "notes.txt: not readable as audio"),
+        (("online",), "say which AUDIO to play"),
+        (("nowhere", "u0.wav"), "nowhere holds no model"),
+    ],
+)
+def test_refusals(folder, arguments, message):
+    found = brctc(folder, "stream", *arguments, "--fast")
+    assert found.code == 2
+    assert found.err.startswith(f"brctc stream: {message}")
+    assert "Traceback" not in found.err
