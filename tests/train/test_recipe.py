@@ -294,7 +294,9 @@ def test_arms_differ_in_risks_and_trimming_alone(name):
         assert key.startswith("stages.")
         assert section in ("inter_risk", "final_risk", "trim")
         assert vanilla in (None, "none", 0.0), (stage, brctc)
-    assert arms[0]["stages"]["second"]["trim"] == {"threshold": 0.99, "margin": 5}
+    # the paper's margin, or less where utterances are short (recipes/digit-strings/base-early-finish.yaml)
+    trim = arms[0]["stages"]["second"]["trim"]
+    assert trim == {"threshold": 0.99, "margin": 5 if "handwriting" in name else 2}
     assert arms[0]["stages"]["second"]["final_risk"]["kind"] == "none"
 
 
