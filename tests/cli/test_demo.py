@@ -127,6 +127,7 @@ def test_compare_trains_decodes_and_reports(tmp_path):
     [
         (("handwriting/brctc", "grid/transducer-brctc"), "transducer-brctc has another corpus"),
         (("handwriting/brctc", "handwriting/brctc"), "same file name"),
+        ((), "say which RECIPE"),
         (("handwriting/brctc", "handwriting/brtc"), "did you mean handwriting/brctc"),
     ],
 )

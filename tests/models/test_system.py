@@ -14,6 +14,7 @@ from tests.models.toys import (
     TRIM,
     Batch,
     finish_early,
+    learn,
     learnable_batch,
     toy_batch,
     toy_config,
@@ -143,14 +144,7 @@ def test_systems_learn(decoders, positions):
     system = System(config, FEATURES, CLASSES)
     batch = learnable_batch()
     objective = Objective()
-    optimizer = torch.optim.Adam(system.parameters(), 1e-2)
-    before = after = system(batch, objective)
-    for _ in range(30):
-        after = system(batch, objective)
-        optimizer.zero_grad()
-        after["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(system.parameters(), 5.0)
-        optimizer.step()
+    before, after = learn(system, batch, objective)
     assert after["loss"] < 0.3 * before["loss"], (before, after)
     for name in objective.weights(config):
         assert after[name] < before[name], name

@@ -10,6 +10,7 @@ from brctc.models import (
     AttentionConfig,
     EmformerConfig,
     EncoderConfig,
+    Objective,
     System,
     SystemConfig,
     TransducerConfig,
@@ -118,3 +119,16 @@ def learnable_batch(utterances=6, seed=0) -> Batch:
         pad_sequence(targets, batch_first=True),
         torch.tensor([len(labels) for labels in targets]),
     )
+
+
+def learn(system: System, batch: Batch, objective: Objective) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The losses before and after thirty steps on one batch."""
+    optimizer = torch.optim.Adam(system.parameters(), 1e-2)
+    before = after = system(batch, objective)
+    for _ in range(30):
+        after = system(batch, objective)
+        optimizer.zero_grad()
+        after["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(system.parameters(), 5.0)
+        optimizer.step()
+    return before, after

@@ -37,6 +37,8 @@ def command(
         out: Gets a run for each recipe, and the report as report.html and report.json.
         set: Change values of all recipes, by their dotted keys.
     """
+    if not recipes:
+        raise ValueError("say which RECIPE to train")
     paths = [find_recipe(recipe) for recipe in recipes]
     chosen = {path.stem: load_recipe(path, parse_assignments(set)) for path in paths}
     if len(chosen) < len(paths):

@@ -10,7 +10,7 @@ from brctc.cli.shared import model_directory, progress_bars
 from brctc.data import Prepared
 from brctc.report import Evaluation, evaluate, name_runs, results_table, to_rich
 from brctc.report.evaluate import BEAMS
-from brctc.report.runs import read_recipe
+from brctc.train import read_recipe
 
 
 def command(

@@ -12,6 +12,7 @@ from brctc.models.layers import Dropout
 from brctc.models.positions import frame_positions
 from brctc.models.subsampling import WINDOW, Subsampling
 from brctc.trim import trim as trim_frames
+from brctc.trim import trimmed_lengths
 
 
 class Encoded(NamedTuple):
@@ -30,6 +31,16 @@ class Encoded(NamedTuple):
     """(N, T1, C): the CTC output of the first half."""
     inter_lengths: Tensor
     """(N)"""
+
+    def kept_lengths(self, rule: TrimConfig) -> Tensor:
+        """(N): how many of T1 trimming by the rule keeps, or would keep."""
+        return trimmed_lengths(
+            self.inter_logits,
+            self.inter_lengths,
+            threshold=rule.threshold,
+            margin=rule.margin,
+            from_logits=True,
+        )
 
 
 def ctc_output(dim: int, vocab_size: int) -> nn.Linear:

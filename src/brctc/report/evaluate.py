@@ -21,7 +21,6 @@ from brctc.metrics import (
 from brctc.metrics.error_rate import Unit
 from brctc.models import Model, TrimConfig, count_parameters
 from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describe_machine
-from brctc.trim import trimmed_lengths
 
 Progress = Callable[[str, int, int], object]
 """Told what is being done, how much of it is, and of how much."""
@@ -175,16 +174,8 @@ class _Arm:
         for first in range(0, len(order), BATCH):
             batch = make_batch(prepared, order[first : first + BATCH], self.model.tokenizer)
             encoded = self.model.system.encode(batch.features, batch.lengths)
-            lengths = encoded.inter_lengths
-            kept = trimmed_lengths(
-                encoded.inter_logits,
-                lengths,
-                threshold=rule.threshold,
-                margin=rule.margin,
-                from_logits=True,
-            )
-            before += lengths.tolist()
-            after += kept.tolist()
+            before += encoded.inter_lengths.tolist()
+            after += encoded.kept_lengths(rule).tolist()
             labels += batch.target_lengths.tolist()
             tell(f"trimming, {self.name}", len(before), len(order))
         return down_sampling(before, after, labels)

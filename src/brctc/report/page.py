@@ -12,7 +12,8 @@ from brctc.files import write_text
 from brctc.report import sections
 from brctc.report.evaluate import Progress, evaluate
 from brctc.report.evaluation import Evaluation
-from brctc.report.runs import read_recipe, read_run
+from brctc.report.runs import read_run
+from brctc.train import read_recipe
 
 CSS = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5a626c; --line: #d5d9df;

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from brctc.models import Model, load_model
-from brctc.train import Recipe, parse_recipe, read_metrics
+from brctc.train import Recipe, read_metrics, read_recipe
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,6 @@ def read_run(name: str, directory: str | Path) -> RunFiles:
         if step <= steps
     ]
     return RunFiles(name, directory, recipe, model, metrics, snapshots)
-
-
-def read_recipe(directory: str | Path) -> Recipe:
-    """The recipe that a run was begun with."""
-    path = Path(directory) / "recipe.json"
-    if not path.exists():
-        raise FileNotFoundError(f"{directory} holds no run: there is no {path}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return parse_recipe(content, str(path))
 
 
 def read_snapshot(path: Path) -> Snapshot:

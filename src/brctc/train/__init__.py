@@ -22,7 +22,7 @@ from brctc.train.config import (
     WeightConfig,
 )
 from brctc.train.journal import read_metrics
-from brctc.train.recipe import RecipeError, load_recipe, parse_recipe
+from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_recipe
 from brctc.train.run import Interrupted, NonFiniteError
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
 from brctc.train.stages import train
@@ -53,6 +53,7 @@ __all__ = [
     "load_recipe",
     "parse_recipe",
     "read_metrics",
+    "read_recipe",
     "risk_at",
     "risk_factor",
     "save_checkpoint",

@@ -8,7 +8,6 @@ from brctc.metrics import error_rate
 from brctc.models import System, TrimConfig
 from brctc.train.config import Recipe
 from brctc.train.distributed import Processes
-from brctc.trim import trimmed_lengths
 
 
 @torch.no_grad()
@@ -44,14 +43,7 @@ def evaluate(
         texts += batch.texts
         final += [tokenizer.decode(h.tokens) for h in ctc_greedy(encoded.logits, encoded.lengths)]
         inter += [tokenizer.decode(h.tokens) for h in ctc_greedy(encoded.inter_logits, encoded.inter_lengths)]
-        kept_lengths = trimmed_lengths(
-            encoded.inter_logits,
-            encoded.inter_lengths,
-            threshold=rule.threshold,
-            margin=rule.margin,
-            from_logits=True,
-        )
-        kept += int(kept_lengths.sum())
+        kept += int(encoded.kept_lengths(rule).sum())
         frames += int(encoded.inter_lengths.sum())
     errors = [error_rate(texts, found, unit) for found in (final, inter)] if texts else []
     counts = [e.errors for e in errors] + [e.tokens for e in errors[:1]] if errors else [0, 0, 0]

@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import json
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from brctc.train.config import KeyedError, OptionsError, Recipe
+
+RECIPE = "recipe.json"  # in the directory of a run
 
 
 class RecipeError(ValueError):
@@ -40,6 +43,18 @@ def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
     except ValidationError as error:
         problems = _describe_all(error, Recipe, ())
         raise RecipeError("\n".join(f"{source}: {problem}" for problem in problems)) from None
+
+
+def read_recipe(run_dir: str | Path) -> Recipe:
+    """The recipe that a run was begun with; keys that recipes did not have then are as by default."""
+    path = Path(run_dir) / RECIPE
+    if not path.exists():
+        raise FileNotFoundError(f"{run_dir} holds no run: there is no {path}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return parse_recipe(content, str(path))
 
 
 def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,15 +1,14 @@
 """Posteriors and gradients of a few utterances as a model learns (Fig. 5)."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from brctc.data import Prepared, Tokenizer, make_batch
-from brctc.files import TEMPORARY
+from brctc.files import write_bytes
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models import System
 from brctc.risk import BayesRisk
@@ -48,8 +47,5 @@ def write_snapshot(
         ids.append(batch.ids[0])
         texts.append(batch.texts[0])
     system.train(was_training)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(TEMPORARY + path.name)
     metadata = {"ids": ids, "texts": texts, **description}
-    save_file(tensors, unfinished, {name: json.dumps(value) for name, value in metadata.items()})
-    os.replace(unfinished, path)
+    write_bytes(path, save(tensors, {name: json.dumps(value) for name, value in metadata.items()}))

@@ -24,12 +24,12 @@ from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
 from brctc.train.journal import Journal, preparation_bar
 from brctc.train.loop import StageLoop
-from brctc.train.recipe import RecipeError, differences, parse_recipe
+from brctc.train.recipe import RECIPE, RecipeError, differences, read_recipe
 from brctc.train.run import Moment, Run, StopSignal
 from brctc.train.schedule import risk_factor
 from brctc.train.stream import derive_seed
 
-RECIPE, TOKENS, MODEL, LOCK = "recipe.json", "tokens.json", "model", ".lock"
+TOKENS, MODEL, LOCK = "tokens.json", "model", ".lock"
 
 
 def train(
@@ -61,8 +61,8 @@ def train(
         if (run_dir / MODEL / "model.json").exists():
             return run_dir / MODEL
         if group.first:
-            remove_unfinished(run_dir)
-            remove_unfinished(run_dir / "checkpoints")
+            for written in (run_dir, run_dir / "checkpoints", run_dir / "snapshots"):
+                remove_unfinished(written)
             if fall_back:
                 set_aside_damaged(run_dir / "checkpoints")
             if not is_prepared(recipe):
@@ -191,8 +191,7 @@ def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
         return
     if not resume:
         raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
-    # with the keys that recipes did not have when the run was begun
-    other = parse_recipe(json.loads(path.read_text(encoding="utf-8")), str(path)).model_dump(mode="json")
+    other = read_recipe(run_dir).model_dump(mode="json")
     if json.dumps(other) != json.dumps(content):  # the order of stages counts too
         order = ("the order of stages", list(other["stages"]), list(content["stages"]))
         key, before, now = next(differences(other, content), order)
