@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import OptionalDirectory, OptionalFile, model_directory
+from brctc.cli.shared import OptionalDirectory, OptionalFile
 from brctc.data import Prepared, read_manifest
 from brctc.decode import Recognizer, Result, write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.recognizer import NO_ALIGNMENT, Method
 from brctc.decode.sources import Source
 from brctc.metrics import error_rate
+from brctc.train import model_directory
 
 FROM_RECIPE = arg(help_behavior_hint="(default: the recipe's)")
 

@@ -6,11 +6,11 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import model_directory, progress_bars
+from brctc.cli.shared import progress_bars
 from brctc.data import Prepared
 from brctc.report import Evaluation, evaluate, name_runs, results_table, to_rich
 from brctc.report.evaluate import BEAMS
-from brctc.train import read_recipe
+from brctc.train import model_directory, read_recipe
 
 
 def command(

@@ -67,15 +67,6 @@ def find_recipe(name: str) -> Path:
     raise ValueError(f"there is no recipe {name}; {hint}")
 
 
-def model_directory(path: Path) -> Path:
-    """The model of a run, or a model's own directory."""
-    if (path / "recipe.json").exists():
-        if not (path / "model" / "model.json").exists():
-            raise ValueError(f"the run {path} has no model yet: brctc train ... --resume completes it")
-        return path / "model"
-    return path
-
-
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Bars on the terminal, to be called with what is done, how much of it is, and of how much."""

@@ -13,9 +13,10 @@ from rich.live import Live
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import Flag, model_directory
+from brctc.cli.shared import Flag
 from brctc.data import load_audio
 from brctc.decode import StreamedToken, StreamingRecognizer
+from brctc.train import model_directory
 
 BLOCK_S = 0.01  # of audio per push, as a sound card delivers it
 

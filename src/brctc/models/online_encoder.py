@@ -35,7 +35,8 @@ class OnlineEncoder(nn.Module):
         state = encoder.start(streams)
         chunk, state = encoder.step(features, state)
 
-    The chunks' outputs are those of whole utterances. Where a frame is in its block, a learnt vector tells.
+    The chunks' outputs are those of whole utterances. Each frame is told how far it may look ahead. That is
+    no parameter, so that weights fit any size of chunk: a model can be fine-tuned to another one.
     """
 
     def __init__(self, config: EmformerConfig, feature_dim: int, vocab_size: int) -> None:
@@ -46,7 +47,9 @@ class OnlineEncoder(nn.Module):
         self.subsampling = Subsampling(
             config.subsampling, feature_dim, config.subsampling_channels or dim, dim
         )
-        self.positions = nn.Parameter(sinusoids(torch.arange(self.block_frames), dim))
+        look_ahead = torch.arange(self.block_frames - 1, -1, -1)
+        self.register_buffer("positions", sinusoids(look_ahead, dim), persistent=False)
+        self.positions: Tensor
         self.dropout = Dropout(config.dropout)
         self.emformer = Emformer(config)
         self.ctc = ctc_output(dim, vocab_size)

@@ -25,7 +25,7 @@ from brctc.train.journal import read_metrics
 from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_recipe
 from brctc.train.run import Interrupted, NonFiniteError
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
-from brctc.train.stages import train
+from brctc.train.stages import model_directory, train
 from brctc.train.timing import loss_seconds, step_shares
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "loss_seconds",
     "load_checkpoint",
     "load_recipe",
+    "model_directory",
     "parse_recipe",
     "read_metrics",
     "read_recipe",

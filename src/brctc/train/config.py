@@ -168,7 +168,8 @@ class Stage(Config):
     epochs: Count | None = None
     steps: Count | None = None
     inherit: Literal["whole", "encoder"] | None = None
-    """What the stage before leaves: all that both have, or the encoder with its CTC layers alone."""
+    """What the stage before (the first one: the recipe's `start`) leaves: all that both have, or the encoder
+    with its CTC layers alone."""
     inter_risk: RiskConfig = RiskConfig()
     final_risk: RiskConfig = RiskConfig()
     trim: TrimConfig | None = None
@@ -243,6 +244,9 @@ class Recipe(Config):
     optimiser: OptimiserConfig
     batch_s: Positive
     """Seconds of a batch, its padding included, over all processes and parts together."""
+    start: str | None = None
+    """A run or its model that the first stage inherits from, tokens and normalisation included; from nothing
+    by default."""
     seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["float32", "bf16"] = "float32"
     stages: Annotated[dict[str, Stage], Field(min_length=1)]
@@ -254,10 +258,12 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _parts_fit(self) -> "Recipe":
         for i, (name, stage) in enumerate(self.stages.items()):
-            if i == 0 and stage.inherit is not None:
+            inherits = i > 0 or self.start is not None
+            if not inherits and stage.inherit is not None:
                 raise KeyedError(f"stages.{name}.inherit", "the first stage has nothing to inherit")
-            if i > 0 and stage.inherit is None:
-                raise KeyedError(f"stages.{name}.inherit", "a later stage inherits: whole or encoder")
+            if inherits and stage.inherit is None:
+                what = "a later stage" if i else f"what starts with {self.start}"
+                raise KeyedError(f"stages.{name}.inherit", f"{what} inherits: whole or encoder")
         for decoder in ("attention", "transducer"):
             trained = [name for name, stage in self.stages.items() if getattr(stage.weights, decoder) > 0]
             if trained and getattr(self.model, decoder) is None:

@@ -174,7 +174,10 @@ def _suggest(key: str, section: type[BaseModel]) -> str:
     near = difflib.get_close_matches(name, section.model_fields, n=1)
     if near:
         return f"did you mean {f'{sections}.{near[0]}'.lstrip('.')}?"
-    elsewhere = {key.rpartition(".")[2]: key for key in reversed(list(_all_keys(Recipe, "")))}
+    others = [
+        other for other in _all_keys(Recipe, "") if other != key
+    ]  # a section of another kind may have it
+    elsewhere = {other.rpartition(".")[2]: other for other in reversed(others)}
     near = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)
     if near:
         return f"did you mean {elsewhere[near[0]]}?"

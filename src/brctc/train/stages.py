@@ -5,13 +5,15 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from brctc.data import Prepared, Tokenizer, feature_statistics
 from brctc.files import remove_unfinished, write_json
-from brctc.models import System, count_parameters, save_model
+from brctc.models import Model, System, count_parameters, load_model, save_model
 from brctc.train.checkpoint import (
+    Checkpoint,
     CheckpointError,
     average_weights,
     latest_checkpoint,
@@ -83,15 +85,7 @@ def train(
         num_labels = [len(tokenizer.encode(utterance.text)) for utterance in train_split.utterances]
         stop = stack.enter_context(StopSignal())
         run = Run(recipe, run_dir, train_split, dev_split, tokenizer, num_labels, group, journal, stop)
-        system = _system(run, moment.stage)
-        optimiser_state = None
-        if found is not None:
-            path, checkpoint = found
-            _load_weights(system, checkpoint.model, path)
-            optimiser_state = checkpoint.optimiser
-            journal.note(f"resumed from {path.name}")
-        elif recipe.model.normalisation == "global":
-            system.set_statistics(*feature_statistics(train_split))
+        system, optimiser_state = _begin(run, moment, found)
         stages = list(recipe.stages.values())
         while True:
             if not moment.finished:
@@ -109,6 +103,24 @@ def train(
     return run_dir / MODEL
 
 
+def _begin(
+    run: Run, moment: Moment, found: tuple[Path, Checkpoint] | None
+) -> tuple[System, dict[str, Any] | None]:
+    """The system as a checkpoint, another run or nothing leaves it, and the optimiser's state."""
+    system = _system(run, moment.stage)
+    if found is not None:
+        path, checkpoint = found
+        _load_weights(system, checkpoint.model, path)
+        run.journal.note(f"resumed from {path.name}")
+        return system, checkpoint.optimiser
+    if run.recipe.start is not None:
+        _inherit_start(system, run.recipe, load_model(model_directory(run.recipe.start)))
+        run.journal.note(f"starts with {run.recipe.start}")
+    elif run.recipe.model.normalisation == "global":
+        system.set_statistics(*feature_statistics(run.train))
+    return system, None
+
+
 def inherit(system: System, before: System, what: str) -> None:
     """Takes over weights of the stage before: "whole" all that both systems have, "encoder" no decoder's."""
     decoders = ("attention.", "transducer.")
@@ -118,7 +130,36 @@ def inherit(system: System, before: System, what: str) -> None:
         for name, tensor in before.state_dict().items()
         if name in own and not (what == "encoder" and name.startswith(decoders))
     }
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            shapes = f"{tuple(tensor.shape)} there and {tuple(own[name].shape)} here"
+            raise RecipeError(f"cannot inherit {name}: it has shape {shapes}")
     system.load_state_dict(own | weights)
+
+
+def model_directory(path: str | Path) -> Path:
+    """The model of a run, or a model's own directory."""
+    path = Path(path)
+    if not (path / RECIPE).exists():
+        return path
+    if not (path / MODEL / "model.json").exists():
+        raise ValueError(f"the run {path} has no model yet: brctc train ... --resume completes it")
+    return path / MODEL
+
+
+def _inherit_start(system: System, recipe: Recipe, model: Model) -> None:
+    if model.tokenizer.kind != recipe.tokens.kind:
+        raise RecipeError(
+            f"start: {recipe.start} has {model.tokenizer.kind} tokens, not {recipe.tokens.kind}"
+        )
+    if model.features != recipe.features:
+        raise RecipeError(f"start: {recipe.start} takes features {model.features}, not {recipe.features}")
+    if model.system.config.normalisation != recipe.model.normalisation:
+        raise RecipeError(f"start: {recipe.start} has another model.normalisation than the recipe")
+    try:
+        inherit(system, model.system, next(iter(recipe.stages.values())).inherit or "whole")
+    except RecipeError as error:
+        raise RecipeError(f"start: {recipe.start}: {error}") from None
 
 
 def _system(run: Run, stage: int) -> System:
@@ -174,11 +215,16 @@ def _write_model(run: Run, moment: Moment) -> None:
 
 
 def _tokenizer(recipe: Recipe, run_dir: Path, train_split: Prepared, group: Processes) -> Tokenizer:
-    """Made from the training texts once; a resumed run has its own again."""
+    """Taken over from `start` or made from the training texts, once; a resumed run has its own again."""
     path = run_dir / TOKENS
     if group.first and not path.exists():
-        texts = [utterance.text for utterance in train_split.utterances]
-        write_json(path, Tokenizer.train(texts, recipe.tokens).to_dict())
+        if recipe.start is not None:
+            tokenizer = load_model(model_directory(recipe.start)).tokenizer
+        else:
+            tokenizer = Tokenizer.train(
+                [utterance.text for utterance in train_split.utterances], recipe.tokens
+            )
+        write_json(path, tokenizer.to_dict())
     group.wait()
     return Tokenizer.from_dict(json.loads(path.read_text(encoding="utf-8")))
 
