@@ -23,6 +23,7 @@ from brctc.models import (
     save_model,
     subsampled_lengths,
 )
+from brctc.models.positions import sinusoids
 from tests.models.toys import (
     CLASSES,
     FEATURES,
@@ -73,7 +74,9 @@ def reference(encoder, features):
     size, total = config.chunk_frames, len(frames)
     starts = range(0, total, size)
     blocks = [frames[first : first + encoder.block_frames] for first in starts]
-    blocks = [block + encoder.positions[: len(block)] for block in blocks]
+    look_ahead = torch.arange(encoder.block_frames - 1, -1, -1)
+    positions = sinusoids(look_ahead, config.dim).to(features.dtype)
+    blocks = [block + positions[: len(block)] for block in blocks]
     for layer in encoder.emformer.layers:
         normed = [layer.attention_norm(block) for block in blocks]
         attended = [

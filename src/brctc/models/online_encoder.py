@@ -47,9 +47,6 @@ class OnlineEncoder(nn.Module):
         self.subsampling = Subsampling(
             config.subsampling, feature_dim, config.subsampling_channels or dim, dim
         )
-        look_ahead = torch.arange(self.block_frames - 1, -1, -1)
-        self.register_buffer("positions", sinusoids(look_ahead, dim), persistent=False)
-        self.positions: Tensor
         self.dropout = Dropout(config.dropout)
         self.emformer = Emformer(config)
         self.ctc = ctc_output(dim, vocab_size)
@@ -107,4 +104,6 @@ class OnlineEncoder(nn.Module):
         return EncodedChunk(hidden, left.clamp(0, self.chunk_frames), self.ctc(hidden)), state
 
     def _encode(self, blocks: Tensor, lengths: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.emformer(self.dropout(blocks + self.positions), lengths, state)
+        look_ahead = torch.arange(self.block_frames - 1, -1, -1, device=blocks.device)
+        positions = sinusoids(look_ahead, blocks.shape[-1]).to(blocks.dtype)
+        return self.emformer(self.dropout(blocks + positions), lengths, state)
