@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from brctc.cli import STOPPED
-from brctc.train import Interrupted, Recipe, train
+from brctc.train import Interrupted, Recipe, is_trained, train
 from brctc.train.journal import METRICS
 
 POLL_S = 0.5
@@ -52,40 +52,46 @@ class Training(NamedTuple):
         return self.errors.read().strip() or f"exit code {self.process.returncode}"
 
 
-def train_side_by_side(recipes: Mapping[str, Recipe], directory: Path) -> None:
-    """Trains each recipe in the folder of its name; continues what was begun.
+def train_side_by_side(recipes: Mapping[str, Recipe], directory: Path, *, at_once: int | None = None) -> None:
+    """Trains each recipe in the folder of its name, so many at a time (all by default); continues what was
+    begun.
 
     When one fails, or on Ctrl-C, all end their step and write a checkpoint.
     """
-    with _display(recipes, directory) as show, _trainings(recipes, directory) as trainings:
+    waiting = [name for name, recipe in recipes.items() if not is_trained(recipe, directory / name)]
+    at_once = at_once or len(recipes)
+    with _display(recipes, directory) as show, _trainings() as trainings:
         while True:
+            running = sum(training.process.poll() is None for training in trainings.values())
             for name, training in trainings.items():
                 if training.failed():
                     raise ValueError(f"the training of {name} has failed: {training.reason()}")
+            for name in waiting[: at_once - running]:
+                trainings[name] = _start(recipes[name], directory / name)
+                waiting.remove(name)
+                running += 1
             show()
-            if all(training.process.returncode == 0 for training in trainings.values()):
+            if not running:
                 return
             time.sleep(POLL_S)
 
 
 @contextmanager
-def _trainings(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[dict[str, Training]]:
-    """The trainings, running; at the end of the block they are told to stop."""
-    with ExitStack() as stack:
-        trainings: dict[str, Training] = {}
-        try:
-            for name, recipe in recipes.items():
-                errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-                trainings[name] = Training(_start(recipe, directory / name, errors), errors)
-            yield trainings
-        finally:
-            for training in trainings.values():
-                training.stop()
-            for training in trainings.values():
-                training.process.wait()
+def _trainings() -> Iterator[dict[str, Training]]:
+    """Trainings, to be added; at the end of the block they are told to stop."""
+    trainings: dict[str, Training] = {}
+    try:
+        yield trainings
+    finally:
+        for training in trainings.values():
+            training.stop()
+        for training in trainings.values():
+            training.process.wait()
+            training.errors.close()
 
 
-def _start(recipe: Recipe, run_dir: Path, errors: IO[str]) -> subprocess.Popen[str]:
+def _start(recipe: Recipe, run_dir: Path) -> Training:
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the training)
     process = subprocess.Popen(
         [sys.executable, "-m", "brctc.cli.side_by_side", str(run_dir)],
         stdin=subprocess.PIPE,
@@ -97,7 +103,7 @@ def _start(recipe: Recipe, run_dir: Path, errors: IO[str]) -> subprocess.Popen[s
     assert process.stdin is not None
     process.stdin.write(recipe.model_dump_json() + "\n")
     process.stdin.flush()
-    return process
+    return Training(process, errors)
 
 
 @contextmanager

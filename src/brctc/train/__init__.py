@@ -25,10 +25,12 @@ from brctc.train.journal import read_metrics
 from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_recipe
 from brctc.train.run import Interrupted, NonFiniteError
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
-from brctc.train.stages import model_directory, train
+from brctc.train.stages import is_trained, model_directory, train
+from brctc.train.sweep import Cell, Plan, load_sweep
 from brctc.train.timing import loss_seconds, step_shares
 
 __all__ = [
+    "Cell",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointError",
@@ -39,6 +41,7 @@ __all__ = [
     "MonitorConfig",
     "NonFiniteError",
     "OptimiserConfig",
+    "Plan",
     "Recipe",
     "RecipeError",
     "RiskConfig",
@@ -46,11 +49,13 @@ __all__ = [
     "WeightConfig",
     "average_weights",
     "latest_checkpoint",
+    "is_trained",
     "learning_rate",
     "list_checkpoints",
     "loss_seconds",
     "load_checkpoint",
     "load_recipe",
+    "load_sweep",
     "model_directory",
     "parse_recipe",
     "read_metrics",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from brctc.data import CORPORA, SPEEDS, Config, FeatureConfig, SpecAugmentConfig, TokenConfig
+from brctc.data.corpora.handwriting import COLUMN_S
 from brctc.models import SystemConfig, TrimConfig
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -302,6 +303,11 @@ class Recipe(Config):
     def optimiser_of(self, stage: Stage) -> OptimiserConfig:
         """The stage's own optimiser, or else the recipe's."""
         return stage.optimiser or self.optimiser
+
+    @property
+    def frame_shift_ms(self) -> float:
+        """From one frame of the features to the next."""
+        return 1000 * COLUMN_S if self.features is None else self.features.frame_shift_ms
 
     def risk_of(self, stage: Stage) -> RiskConfig:
         """The risk of the output that snapshots are of: the intermediate CTC, online the only one."""

@@ -88,9 +88,8 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in children:
-        raise RecipeError(f"{path}: base: the recipe builds on itself")
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The sections of a file; what is none is refused."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
@@ -101,6 +100,13 @@ def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise RecipeError(f"{path} is not a recipe: it holds {type(content).__name__}, not sections")
+    return content
+
+
+def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in children:
+        raise RecipeError(f"{path}: base: the recipe builds on itself")
+    content = read_yaml(path)
     bases = content.pop("base", [])
     merged: dict[str, Any] = {}
     for base in bases if isinstance(bases, list) else [bases]:

@@ -60,7 +60,7 @@ def train(
             stack.enter_context(_locked(run_dir))
             _check_run(recipe, run_dir, resume)
         group.wait()
-        if (run_dir / MODEL / "model.json").exists():
+        if is_trained(recipe, run_dir):
             return run_dir / MODEL
         if group.first:
             for written in (run_dir, run_dir / "checkpoints", run_dir / "snapshots"):
@@ -135,6 +135,14 @@ def inherit(system: System, before: System, what: str) -> None:
             shapes = f"{tuple(tensor.shape)} there and {tuple(own[name].shape)} here"
             raise RecipeError(f"cannot inherit {name}: it has shape {shapes}")
     system.load_state_dict(own | weights)
+
+
+def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
+    """Whether the run is there and complete; one that was begun with another recipe is refused."""
+    run_dir = Path(run_dir)
+    if (run_dir / RECIPE).exists():
+        _check_run(recipe, run_dir, resume=True)
+    return (run_dir / MODEL / "model.json").exists()
 
 
 def model_directory(path: str | Path) -> Path:

@@ -1,0 +1,74 @@
+"""Sweeps are checked as a whole before anything is trained."""
+
+import pytest
+import yaml
+
+from brctc.train import RecipeError, load_sweep
+from brctc.train.sweep import START
+from tests.train.tiny import EMFORMER, tiny_recipe
+
+STAGE = {"steps": 4, "weights": {"inter": 0, "ctc": 1.0}}
+EARLY = {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}}
+SWEEP = {
+    "recipe": "online.yaml",
+    "tune": {"stages.only.inherit": "whole", "stages.only.steps": 2},
+    "methods": {"vanilla": {}, "early": EARLY},
+    "blocks": [
+        {"chunks_ms": [40, 20], "methods": ["early", "vanilla"]},
+        {"chunks_ms": [40], "right_contexts": [0.5, 1], "methods": ["early"]},
+    ],
+}
+
+
+def write_sweep(folder, **changes):
+    recipe = tiny_recipe(folder, model={"encoder": EMFORMER}, stages={"only": STAGE})
+    (folder / "online.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(SWEEP | changes, sort_keys=False))
+    return path
+
+
+def test_cells(tmp_path):
+    """Each once, in the order of the methods; all start with the model of the recipe itself."""
+    plan = load_sweep(write_sweep(tmp_path), "out", {"seed": 3})
+    names = ["vanilla-20+10", "vanilla-40+20", "early-20+10", "early-40+20", "early-40+40"]
+    assert [cell.name for cell in plan.cells] == names
+    assert plan.start.stages["only"].steps == 4
+    assert plan.start.start is None
+    for cell in plan.cells:
+        recipe, encoder = cell.recipe, cell.recipe.model.encoder
+        assert (recipe.start, recipe.seed) == (f"out/{START}", 3)
+        assert (recipe.stages["only"].steps, recipe.stages["only"].inherit) == (2, "whole")
+        assert (cell.chunk_ms, cell.right_context_ms) == (
+            10 * encoder.chunk_frames,
+            10 * encoder.right_context_frames,
+        )
+        assert recipe.stages["only"].final_risk.factor == (5 if cell.method == "early" else 0)
+
+
+def test_without_tuning_cells_start_from_nothing(tmp_path):
+    plan = load_sweep(write_sweep(tmp_path, tune=None), "out")
+    assert plan.start is None
+    assert {(cell.recipe.start, cell.recipe.stages["only"].steps) for cell in plan.cells} == {(None, 4)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"vanilla": {}}}, "blocks.0.methods: there is no method 'early', but vanilla"),
+        ({"method": {}}, "method: Extra inputs"),
+        ({"blocks": [{"chunks_ms": [35], "methods": ["early"]}]}, "35 ms is no whole number of frames of 10"),
+        ({"methods": {"vanilla": {}, "early": {"stages.only.risk": 1}}}, "stages.only.risk: unknown key"),
+        ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(tmp_path, changes, message):
+    with pytest.raises(RecipeError, match=message):
+        load_sweep(write_sweep(tmp_path, **changes), "out")
+
+
+def test_an_offline_recipe_is_refused(tmp_path):
+    path = write_sweep(tmp_path)
+    (tmp_path / "online.yaml").write_text(tiny_recipe(tmp_path).model_dump_json())
+    with pytest.raises(RecipeError, match=r"online.yaml is not online"):
+        load_sweep(path, "out")
