@@ -51,8 +51,8 @@ def command(
         latencies: list[float] = []
         with partial_text() as show:
             for token, known_s in play(recognizer, samples, fast, show):
-                latencies.append(1000 * (known_s - token.end_s))
-                fields = f"{token.end_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
+                latencies.append(1000 * (known_s - token.fired_s))
+                fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
                 print(f"{path.stem}\t{token.piece}\t{fields}", flush=True)
         print(f"{path.stem}\t{recognizer.text}", flush=True)
         if latencies:

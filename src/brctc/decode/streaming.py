@@ -31,15 +31,17 @@ class StreamedToken:
     """Encoder frame in which it fires, counted from 0."""
     last_frame: int | None
     """The last frame of its run. None while the run may go on: then it is filled in once it is known."""
-    end_s: float
-    """Where in the audio the frame ends in which it fires, as in `Result.token_times`."""
+    fired_s: float
+    """Where in the audio the frame ends in which it fires."""
+    end_s: float | None
+    """Where in the audio the last frame ends, as in `Result.token_times`. Filled in with `last_frame`."""
     known_s: float
-    """How much audio had been pushed when it became known: small pushes know it sooner than large ones."""
+    """How much audio had been pushed when it fired: small pushes know it sooner than large ones."""
 
     @property
     def latency_s(self) -> float:
         """How much audio was waited for to know it. Computation is not in it."""
-        return self.known_s - self.end_s
+        return self.known_s - self.fired_s
 
 
 class StreamingRecognizer:
@@ -142,15 +144,15 @@ class StreamingRecognizer:
     def _fire(self, logits: Tensor) -> list[StreamedToken]:
         """The tokens that begin in the next (T, C) frames."""
         fired = []
-        first_s, frame_s = self._clock
         for token in best_classes(logits)[1].tolist():
             if token != self._last:
                 self._end_run()
                 if token != BLANK:
-                    # a frame's features can be there a little before all of its time is
-                    end_s = min(first_s + (self._frames + 1) * frame_s, self.heard_s)
                     piece = self.model.tokenizer.pieces[token]
-                    self._running = StreamedToken(token, piece, self._frames, None, end_s, self.heard_s)
+                    fired_s = self._end_s(self._frames)
+                    self._running = StreamedToken(
+                        token, piece, self._frames, None, fired_s, None, self.heard_s
+                    )
                     self._tokens.append(token)
                     fired.append(self._running)
             self._last = token
@@ -160,7 +162,13 @@ class StreamingRecognizer:
     def _end_run(self) -> None:
         if self._running is not None:
             self._running.last_frame = self._frames - 1
+            self._running.end_s = self._end_s(self._frames - 1)
             self._running = None
+
+    def _end_s(self, frame: int) -> float:
+        first_s, frame_s = self._clock
+        # a frame's features can be there a little before all of its time is
+        return min(first_s + (frame + 1) * frame_s, self.heard_s)
 
     def _check_open(self) -> None:
         if self._stream.finished:
