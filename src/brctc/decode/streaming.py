@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data import FbankStream
+from brctc.data import FbankStream, num_samples_heard
 from brctc.decode.ctc import best_classes
 from brctc.decode.recognizer import NO_CLOCK, check_model
 from brctc.decode.times import frame_clock
@@ -65,7 +65,7 @@ class StreamingRecognizer:
             raise ValueError(f"{NO_CLOCK}; a stream is made of audio")
         self.model = model
         self.sample_rate = model.features.sample_rate
-        self._features = model.features
+        self.features = model.features
         self._clock = frame_clock(model.system.config.encoder.subsampling, model.features.frame_shift_s)
         model.system.eval()
         self.reset()
@@ -77,9 +77,10 @@ class StreamingRecognizer:
 
     def reset(self) -> None:
         """Begins a new stream; what is left of the old one is dropped."""
-        self._fbank = FbankStream(self._features)
+        self._fbank = FbankStream(self.features)
         self._stream = Stream(self.model.system)
         self._samples = 0
+        self._given_frames = 0  # features that were pushed instead of samples
         self._frames = 0
         self._last = BLANK  # class of the last frame
         self._running: StreamedToken | None = None
@@ -116,6 +117,21 @@ class StreamingRecognizer:
             recognizer._stream.push(torch.from_numpy(recognizer._fbank.push(samples)))
         read = read_together([recognizer._stream for recognizer in recognizers])
         return [recognizer._fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]
+
+    def push_features(self, features: Tensor) -> list[StreamedToken]:
+        """`push` for features that are there already: the next (T, F), as `brctc.data.fbank` makes them.
+
+        The samples under their windows count as heard. A stream takes either samples or features.
+        """
+        self._check_open()
+        if self._samples and not self._given_frames:
+            raise ValueError("the stream began with samples: it takes no features")
+        if not features.isfinite().all():
+            raise ValueError("a feature is not finite")
+        self._stream.push(features)
+        self._given_frames += len(features)
+        self._samples = num_samples_heard(self._given_frames, self.features)
+        return self._fire(self._stream.read().logits)
 
     def flush(self) -> list[StreamedToken]:
         """The audio ends here: the last tokens. No push can follow, but `reset`."""
@@ -177,6 +193,8 @@ class StreamingRecognizer:
     def _check(self, samples: Samples) -> np.ndarray:
         """The samples for the features, or why not."""
         self._check_open()
+        if self._given_frames:
+            raise ValueError("the stream began with features: it takes no samples")
         if not isinstance(samples, np.ndarray | Tensor):
             raise TypeError(f"samples are a {type(samples).__name__}, expected a numpy array or a tensor")
         kind = str(samples.dtype).removeprefix("torch.")
