@@ -1,5 +1,6 @@
 """CTC searches against the enumeration of all paths."""
 
+import itertools
 import math
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_greedy_is_the_best_path_with_its_frames():
     logits[0, range(10), path] = 5.0
     (found,) = ctc_greedy(logits, torch.tensor([10]))
     assert found.tokens == [3, 3, 1, 2]
-    assert found.frames == [1, 4, 5, 7]
+    assert (found.frames, found.last_frames) == ([1, 4, 5, 7], [2, 4, 6, 7])
     assert found.score == pytest.approx(10 * (5 - math.log(math.exp(5) + 3)), abs=1e-5)
 
 
@@ -91,7 +92,9 @@ def test_greedy_of_random_batches():
         length = int(lengths[n])
         path = logits[n, :length].argmax(-1).tolist()
         assert tuple(found.tokens) == collapse(path)
-        assert [path[t] for t in found.frames or []] == found.tokens
+        borders = [t for t in range(length + 1) if t in (0, length) or path[t] != path[t - 1]]
+        runs = [(a, b - 1) for a, b in itertools.pairwise(borders) if path[a]]
+        assert list(zip(found.frames, found.last_frames, strict=True)) == runs
         best = logits[n, :length].log_softmax(-1).amax(-1).sum().item()
         assert found.score == pytest.approx(best, abs=1e-4)
 
@@ -116,6 +119,7 @@ def test_batch_equals_single():
         assert ctc_prefix_beam(*single, beam=5)[0] == batch[n]
         (alone,) = ctc_greedy(*single)
         assert (alone.tokens, alone.frames) == (greedy[n].tokens, greedy[n].frames)
+        assert alone.last_frames == greedy[n].last_frames
         assert alone.score == pytest.approx(greedy[n].score, abs=1e-5)
     assert batch[2][0].tokens == []
     assert batch[2][0].score == 0
@@ -134,8 +138,8 @@ def test_frames_of_given_tokens():
     logits = torch.zeros(2, 10, 4)
     logits[:, range(10), path] = 5.0
     found = ctc_frames(logits, torch.tensor([10, 3]), [[3, 3, 1, 2], [3, 3, 1]])
-    assert found == [[1, 4, 5, 7], None]  # three frames cannot hold 3 blank 3 1
-    assert ctc_frames(logits, torch.tensor([10, 3]), [[], []]) == [[], []]
+    assert found == [([1, 4, 5, 7], [2, 4, 6, 7]), None]  # three frames cannot hold 3 blank 3 1
+    assert ctc_frames(logits, torch.tensor([10, 3]), [[], []]) == [([], []), ([], [])]
 
 
 @pytest.mark.parametrize(

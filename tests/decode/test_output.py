@@ -24,6 +24,7 @@ def result(**changes):
         "encoder_s": 0.01,
         "decoder_s": 0.02,
         "frames": [10, 12, 15, 18],
+        "last_frames": [10, 13, 16, 18],
         "token_times": TOKENS,
         "word_times": WORDS,
         "no_times": None,
@@ -32,7 +33,11 @@ def result(**changes):
 
 
 UNTIMED = result(
-    frames=None, token_times=None, word_times=None, no_times="the spikes are squeezed to the left"
+    frames=None,
+    last_frames=None,
+    token_times=None,
+    word_times=None,
+    no_times="the spikes are squeezed to the left",
 )
 
 
@@ -46,6 +51,7 @@ def test_jsonl(tmp_path):
         0.25,
     )
     assert first["frames"] == [10, 12, 15, 18]
+    assert first["last_frames"] == [10, 13, 16, 18]
     assert first["word_times"][0] == {"text": "don't", "start_s": 0.4, "end_s": 0.62}
     assert len(first["token_times"]) == 4
     assert (second["word_times"], second["frames"]) == (None, None)
@@ -126,7 +132,7 @@ def test_textgrid(tmp_path):
 
 
 def test_nothing_said(tmp_path):
-    silent = result(text="", tokens=[], frames=[], token_times=(), word_times=())
+    silent = result(text="", tokens=[], frames=[], last_frames=[], token_times=(), word_times=())
     write_ctm(tmp_path / "out.ctm", [silent])
     write_srt(tmp_path / "out.srt", silent)
     write_textgrid(tmp_path / "out.TextGrid", silent)

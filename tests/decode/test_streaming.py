@@ -43,7 +43,7 @@ def sound(seed=0, seconds=SECONDS):
 
 
 def offline(model, samples):
-    """Tokens, first frames, and ends in seconds."""
+    """Tokens, first frames, and where runs end in seconds."""
     features = fbank(samples, model.features)
     (found,) = Recognizer(model).recognize([("x", features)], "ctc-greedy")
     # features have their own duration, in whole frames
@@ -148,10 +148,11 @@ def test_tokens_come_as_soon_as_their_chunk(model):
             needed = window + token.first_frame // 4 * 4 * 640
             assert needed <= round(RATE * token.known_s) < needed + size
             assert token.known_s == recognizer.heard_s
-            assert token.latency_s == token.known_s - token.end_s > 0
+            assert token.fired_s == pytest.approx(0.015 + 0.04 * (token.first_frame + 1))
+            assert token.latency_s == token.known_s - token.fired_s > 0
             found.append(token)
     recognizer.flush()
-    assert all(token.last_frame is not None for token in found)
+    assert all(token.end_s == pytest.approx(0.015 + 0.04 * (token.last_frame + 1)) for token in found)
 
 
 def test_a_run_over_a_border_is_one_token(model):
@@ -161,7 +162,7 @@ def test_a_run_over_a_border_is_one_token(model):
     (token,) = recognizer._fire(logits[[0, 2, 2]])
     assert token.last_frame is None
     assert recognizer._fire(logits[[2]]) == []
-    assert token.last_frame is None
+    assert (token.last_frame, token.end_s) == (None, None)
     (second,) = recognizer._fire(logits[[0, 2]])
     assert (token.last_frame, second.first_frame, second.last_frame) == (3, 5, None)
     recognizer.flush()

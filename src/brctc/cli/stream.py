@@ -1,7 +1,6 @@
 """`brctc stream`"""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,8 @@ from tyro.conf import Positional, arg
 
 from brctc.cli.shared import Flag
 from brctc.data import load_audio
-from brctc.decode import StreamedToken, StreamingRecognizer
+from brctc.decode import RealClock, SimulatedClock, StreamingRecognizer, play
 from brctc.train import model_directory
-
-BLOCK_S = 0.01  # of audio per push, as a sound card delivers it
 
 
 def command(
@@ -40,46 +37,27 @@ def command(
     Args:
         model: The directory of a run or of its model, which has an Emformer encoder.
         audio: Audio files of any format that libsndfile reads, and of any rate.
-        fast: As fast as can be computed, not in real time. Latency is then the audio that was waited
-            for; in real time it is what a listener waits, computation included.
+        fast: As fast as can be computed, not in real time. Latencies are what they would be in real
+            time: the audio that was waited for, and what its computation took.
     """
     if not audio:
         raise ValueError("say which AUDIO to play")
     recognizer = StreamingRecognizer.from_directory(model_directory(model))
+    recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
     for path in audio:
         samples = load_audio(path, recognizer.sample_rate)
         recognizer.reset()
         latencies: list[float] = []
         with partial_text() as show:
-            for token, known_s in play(recognizer, samples, fast, show):
-                latencies.append(1000 * (known_s - token.end_s))
-                fields = f"{token.end_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
+            for token, known_s in play(recognizer, samples, SimulatedClock() if fast else RealClock()):
+                latencies.append(1000 * (known_s - token.fired_s))
+                fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
                 print(f"{path.stem}\t{token.piece}\t{fields}", flush=True)
+                show(recognizer.text)
         print(f"{path.stem}\t{recognizer.text}", flush=True)
         if latencies:
             mean, worst = sum(latencies) / len(latencies), max(latencies)
             print(f"{path.stem}: latency {mean:.0f} ms on average, {worst:.0f} at most", file=sys.stderr)
-
-
-def play(
-    recognizer: StreamingRecognizer, samples: np.ndarray, fast: bool, show: Callable[[str], None]
-) -> Iterator[tuple[StreamedToken, float]]:
-    """Tokens, and when they were known: in the time of the audio, or in that of the listener."""
-    block = round(BLOCK_S * recognizer.sample_rate)
-    start = time.perf_counter()
-    for first in range(0, len(samples), block):
-        part = samples[first : first + block]
-        if not fast:
-            end_s = (first + len(part)) / recognizer.sample_rate
-            time.sleep(max(0.0, start + end_s - time.perf_counter()))
-        tokens = recognizer.push(part)
-        if first + block >= len(samples):
-            tokens += recognizer.flush()
-        now_s = time.perf_counter() - start
-        for token in tokens:
-            yield token, token.known_s if fast else now_s
-        if tokens:
-            show(recognizer.text)
 
 
 @contextmanager

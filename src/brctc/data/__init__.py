@@ -12,7 +12,7 @@ from brctc.data.corpora import (
     HandwritingConfig,
     prepare_corpus,
 )
-from brctc.data.features import FbankStream, FeatureConfig, fbank
+from brctc.data.features import FbankStream, FeatureConfig, fbank, num_samples_heard
 from brctc.data.manifest import (
     PreparationError,
     Problem,
@@ -67,6 +67,7 @@ __all__ = [
     "find_reference_times",
     "load_audio",
     "make_batch",
+    "num_samples_heard",
     "plan_batches",
     "prepare_corpus",
     "prepare_manifest",

@@ -46,6 +46,15 @@ def num_frames(num_samples: int, config: FeatureConfig) -> int:
     return (num_samples + config.shift_samples // 2) // config.shift_samples
 
 
+def num_samples_heard(num_frames: int, config: FeatureConfig) -> int:
+    """How many samples a stream has heard when it has so many frames: to the end of the last one's window."""
+    if num_frames == 0:
+        return 0
+    window = int(config.sample_rate * config.frame_length_ms / 1000)
+    middle = (num_frames - 1) * config.shift_samples + config.shift_samples // 2
+    return max(0, middle - window // 2 + window)
+
+
 def fbank(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
     """(T, num_bins) float32 from mono samples in [-1, 1].
 

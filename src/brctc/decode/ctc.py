@@ -13,23 +13,29 @@ from brctc.decode.hypothesis import Hypothesis, PrefixTree
 def ctc_greedy(logits: Tensor, lengths: Tensor, blank: int = 0) -> list[Hypothesis]:
     """The best class of each frame, repeats and blanks removed; one hypothesis per utterance.
 
-    logits: (N, T, C). The score is the log probability of that one path; a token's frame is the
-    first of its run.
+    logits: (N, T, C). The score is the log probability of that one path; a token's frames are the
+    first and the last of its run.
     """
     check_logits(logits, lengths, blank)
     if logits.shape[1] == 0:
-        return [Hypothesis([], 0.0, []) for _ in range(len(logits))]
+        return [Hypothesis([], 0.0, [], []) for _ in range(len(logits))]
     scores, path = best_classes(logits)
     inside = torch.arange(path.shape[1], device=path.device) < lengths.to(path.device)[:, None]
     starts = inside & (path != blank)
-    starts[:, 1:] &= path[:, 1:] != path[:, :-1]
+    ends = starts.clone()
+    changes = path[:, 1:] != path[:, :-1]
+    starts[:, 1:] &= changes
+    ends[:, :-1] &= changes | ~inside[:, 1:]
     totals = torch.where(inside, scores, 0).double().sum(1).tolist()
     tokens: list[list[int]] = [[] for _ in totals]
-    frames: list[list[int]] = [[] for _ in totals]
-    for (n, t), token in zip(starts.nonzero().tolist(), path[starts].tolist(), strict=True):
+    first: list[list[int]] = [[] for _ in totals]
+    last: list[list[int]] = [[] for _ in totals]
+    runs = starts.nonzero().tolist(), ends.nonzero().tolist(), path[starts].tolist()
+    for (n, start), (_, end), token in zip(*runs, strict=True):
         tokens[n].append(token)
-        frames[n].append(t)
-    return [Hypothesis(*found) for found in zip(tokens, totals, frames, strict=True)]
+        first[n].append(start)
+        last[n].append(end)
+    return [Hypothesis(*found) for found in zip(tokens, totals, first, last, strict=True)]
 
 
 def best_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,8 +105,9 @@ def _prefix_beam(log_probs: Tensor, beam: int, blank: int) -> list[Hypothesis]:
 
 def ctc_frames(
     logits: Tensor, lengths: Tensor, tokens: list[list[int]], blank: int = 0
-) -> list[list[int] | None]:
-    """The first frame of each token on the most probable path that says the tokens; None if there is none."""
+) -> list[tuple[list[int], list[int]] | None]:
+    """The first and the last frame of each token on the most probable path that says the tokens; None if
+    there is none."""
     check_logits(logits, lengths, blank)
     counts = [len(labels) for labels in tokens]
     padded = torch.full((len(tokens), max(counts, default=0)), int(blank == 0))
@@ -108,8 +115,10 @@ def ctc_frames(
         row[: len(labels)] = torch.tensor(labels, dtype=torch.long)
     found = best_path(logits.transpose(0, 1), padded, lengths, counts, blank, from_logits=True)
     return [
-        start[:count] if score > -math.inf else None
-        for start, count, score in zip(found.start.tolist(), counts, found.score.tolist(), strict=True)
+        (start[:count], end[:count]) if score > -math.inf else None
+        for start, end, count, score in zip(
+            found.start.tolist(), (found.end - 1).tolist(), counts, found.score.tolist(), strict=True
+        )
     ]
 
 

@@ -10,7 +10,9 @@ class Hypothesis:
     tokens: list[int]
     score: float
     frames: list[int] | None = None
-    """Encoder frame of each token, counted from 0, where the search knows it."""
+    """Encoder frame in which each token begins, counted from 0, where the search knows it."""
+    last_frames: list[int] | None = None
+    """The last frame of each token's run: CTC may repeat a token; other searches say it in one frame."""
 
 
 class PrefixTree:

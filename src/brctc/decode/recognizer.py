@@ -25,6 +25,8 @@ EARLY_FINISH = (
 NO_ALIGNMENT = "the CTC output has no path that says these tokens"
 NO_CLOCK = "the model takes features that were not made of audio: its frames have no duration"
 NOT_WANTED = "times were not asked for"
+Spans = tuple[list[int], list[int]]
+"""The first and the last frame of each token."""
 
 
 def check_model(model: Model) -> None:
@@ -86,9 +88,9 @@ class Recognizer:
             hypotheses = self._search(encoded, method, beam, ctc_weight, length_reward)
             end = time.perf_counter()
             costs = (middle - start) / len(batch), (end - middle) / len(batch)
-            frames = [None] * len(batch) if no_times else self._frames(encoded, method, hypotheses)
+            spans = [None] * len(batch) if no_times else self._spans(encoded, method, hypotheses)
             factors = (encoded.lengths.double() / encoded.inter_lengths).tolist()
-            for found in zip(batch, hypotheses, factors, frames, strict=True):
+            for found in zip(batch, hypotheses, factors, spans, strict=True):
                 results.append(self._result(*found, costs, no_times))
                 if on_result is not None:
                     on_result(results[-1])
@@ -146,14 +148,14 @@ class Recognizer:
             return EARLY_FINISH
         return None if wanted else NOT_WANTED
 
-    def _frames(
+    def _spans(
         self, encoded: Encoded, method: Method, hypotheses: list[Hypothesis]
-    ) -> Sequence[list[int] | None]:
+    ) -> Sequence[Spans | None]:
         if method.endswith("-greedy"):
-            return [hypothesis.frames for hypothesis in hypotheses]
+            return [(hypothesis.frames or [], hypothesis.last_frames or []) for hypothesis in hypotheses]
         tokens = [hypothesis.tokens for hypothesis in hypotheses]
         if method == "transducer":
-            return transducer_frames(self.model.system, encoded, tokens)
+            return [(frames, frames) for frames in transducer_frames(self.model.system, encoded, tokens)]
         return ctc_frames(encoded.logits, encoded.lengths, tokens)
 
     def _result(
@@ -161,23 +163,23 @@ class Recognizer:
         item: Input,
         hypothesis: Hypothesis,
         factor: float,
-        frames: list[int] | None,
+        spans: Spans | None,
         costs: tuple[float, float],
         no_times: str | None,
     ) -> Result:
         tokenizer, clock = self.model.tokenizer, self.model.features
         tokens = hypothesis.tokens
         spoken = words = None
-        if no_times is None and frames is None:
+        if no_times is None and spans is None:
             no_times = NO_ALIGNMENT
-        if frames is not None:
+        if spans is not None:
             if clock is None or item.duration_s is None:
                 no_times = NO_CLOCK
             else:
                 subsampling = self.model.system.config.encoder.subsampling
                 pieces = [tokenizer.pieces[token] for token in tokens]
                 seconds = frame_clock(subsampling, clock.frame_shift_s)
-                spoken = token_times(pieces, frames, *seconds, item.duration_s)
+                spoken = token_times(pieces, *spans, *seconds, item.duration_s)
                 words = word_times(tokens, spoken, tokenizer)
         return Result(
             item.id,
@@ -187,7 +189,7 @@ class Recognizer:
             factor,
             item.duration_s,
             *costs,
-            frames,
+            *(spans or (None, None)),
             spoken,
             words,
             no_times,

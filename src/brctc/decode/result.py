@@ -22,8 +22,11 @@ class Result:
     """Computation, features excluded; in a batch, an equal share of it."""
     decoder_s: float
     frames: list[int] | None
-    """Encoder frame of each token, counted from 0."""
+    """Encoder frame in which each token begins, counted from 0."""
+    last_frames: list[int] | None
+    """The last frame of each token's run, which CTC may repeat; the first one where it does not."""
     token_times: tuple[WordTime, ...] | None
+    """From the start of a token's first frame to the end of its last one."""
     word_times: tuple[WordTime, ...] | None
     no_times: str | None
     """Why frames and times are None."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data import FbankStream
+from brctc.data import FbankStream, num_samples_heard
 from brctc.decode.ctc import best_classes
 from brctc.decode.recognizer import NO_CLOCK, check_model
 from brctc.decode.times import frame_clock
@@ -31,15 +31,17 @@ class StreamedToken:
     """Encoder frame in which it fires, counted from 0."""
     last_frame: int | None
     """The last frame of its run. None while the run may go on: then it is filled in once it is known."""
-    end_s: float
-    """Where in the audio the frame ends in which it fires, as in `Result.token_times`."""
+    fired_s: float
+    """Where in the audio the frame ends in which it fires."""
+    end_s: float | None
+    """Where in the audio the last frame ends, as in `Result.token_times`. Filled in with `last_frame`."""
     known_s: float
-    """How much audio had been pushed when it became known: small pushes know it sooner than large ones."""
+    """How much audio had been pushed when it fired: small pushes know it sooner than large ones."""
 
     @property
     def latency_s(self) -> float:
         """How much audio was waited for to know it. Computation is not in it."""
-        return self.known_s - self.end_s
+        return self.known_s - self.fired_s
 
 
 class StreamingRecognizer:
@@ -63,7 +65,7 @@ class StreamingRecognizer:
             raise ValueError(f"{NO_CLOCK}; a stream is made of audio")
         self.model = model
         self.sample_rate = model.features.sample_rate
-        self._features = model.features
+        self.features = model.features
         self._clock = frame_clock(model.system.config.encoder.subsampling, model.features.frame_shift_s)
         model.system.eval()
         self.reset()
@@ -75,9 +77,10 @@ class StreamingRecognizer:
 
     def reset(self) -> None:
         """Begins a new stream; what is left of the old one is dropped."""
-        self._fbank = FbankStream(self._features)
+        self._fbank = FbankStream(self.features)
         self._stream = Stream(self.model.system)
         self._samples = 0
+        self._given_frames = 0  # features that were pushed instead of samples
         self._frames = 0
         self._last = BLANK  # class of the last frame
         self._running: StreamedToken | None = None
@@ -115,6 +118,21 @@ class StreamingRecognizer:
         read = read_together([recognizer._stream for recognizer in recognizers])
         return [recognizer._fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]
 
+    def push_features(self, features: Tensor) -> list[StreamedToken]:
+        """`push` for features that are there already: the next (T, F), as `brctc.data.fbank` makes them.
+
+        The samples under their windows count as heard. A stream takes either samples or features.
+        """
+        self._check_open()
+        if self._samples and not self._given_frames:
+            raise ValueError("the stream began with samples: it takes no features")
+        if not features.isfinite().all():
+            raise ValueError("a feature is not finite")
+        self._stream.push(features)
+        self._given_frames += len(features)
+        self._samples = num_samples_heard(self._given_frames, self.features)
+        return self._fire(self._stream.read().logits)
+
     def flush(self) -> list[StreamedToken]:
         """The audio ends here: the last tokens. No push can follow, but `reset`."""
         self._check_open()
@@ -142,15 +160,15 @@ class StreamingRecognizer:
     def _fire(self, logits: Tensor) -> list[StreamedToken]:
         """The tokens that begin in the next (T, C) frames."""
         fired = []
-        first_s, frame_s = self._clock
         for token in best_classes(logits)[1].tolist():
             if token != self._last:
                 self._end_run()
                 if token != BLANK:
-                    # a frame's features can be there a little before all of its time is
-                    end_s = min(first_s + (self._frames + 1) * frame_s, self.heard_s)
                     piece = self.model.tokenizer.pieces[token]
-                    self._running = StreamedToken(token, piece, self._frames, None, end_s, self.heard_s)
+                    fired_s = self._end_s(self._frames)
+                    self._running = StreamedToken(
+                        token, piece, self._frames, None, fired_s, None, self.heard_s
+                    )
                     self._tokens.append(token)
                     fired.append(self._running)
             self._last = token
@@ -160,7 +178,13 @@ class StreamingRecognizer:
     def _end_run(self) -> None:
         if self._running is not None:
             self._running.last_frame = self._frames - 1
+            self._running.end_s = self._end_s(self._frames - 1)
             self._running = None
+
+    def _end_s(self, frame: int) -> float:
+        first_s, frame_s = self._clock
+        # a frame's features can be there a little before all of its time is
+        return min(first_s + (frame + 1) * frame_s, self.heard_s)
 
     def _check_open(self) -> None:
         if self._stream.finished:
@@ -169,6 +193,8 @@ class StreamingRecognizer:
     def _check(self, samples: Samples) -> np.ndarray:
         """The samples for the features, or why not."""
         self._check_open()
+        if self._given_frames:
+            raise ValueError("the stream began with features: it takes no samples")
         if not isinstance(samples, np.ndarray | Tensor):
             raise TypeError(f"samples are a {type(samples).__name__}, expected a numpy array or a tensor")
         kind = str(samples.dtype).removeprefix("torch.")

@@ -16,9 +16,15 @@ def frame_clock(subsampling: int, frame_shift_s: float) -> tuple[float, float]:
 
 
 def token_times(
-    pieces: Sequence[str], frames: Sequence[int], first_s: float, frame_s: float, duration_s: float
+    pieces: Sequence[str],
+    frames: Sequence[int],
+    last_frames: Sequence[int],
+    first_s: float,
+    frame_s: float,
+    duration_s: float,
 ) -> tuple[WordTime, ...]:
-    """When each token is said: its encoder frame, in seconds; tokens of one frame share it evenly.
+    """When each token is said: from its first encoder frame to the end of its last one, in seconds; tokens
+    of one frame share it evenly.
 
     Frame t lasts from first_s + t * frame_s for frame_s seconds. This is where the model's spikes
     are: a token's sound may begin before and end behind.
@@ -27,8 +33,8 @@ def token_times(
     for frame, group in groupby(range(len(frames)), key=lambda k: frames[k]):
         members = list(group)
         for rank, k in enumerate(members):
-            edges = (first_s + (frame + (rank + side) / len(members)) * frame_s for side in (0, 1))
-            start_s, end_s = (min(max(edge, 0.0), duration_s) for edge in edges)
+            edges = frame + rank / len(members), last_frames[k] + (rank + 1) / len(members)
+            start_s, end_s = (min(max(first_s + edge * frame_s, 0.0), duration_s) for edge in edges)
             times.append(WordTime(pieces[k], start_s, end_s))
     return tuple(times)
 

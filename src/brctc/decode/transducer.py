@@ -82,7 +82,7 @@ def _greedy(transducer: Transducer, frames: Tensor, max_symbols: int) -> Hypothe
             forced = transducer.joint_projected(frames[frame], row[:, : predictor.joint_dim])
             score += forced[0, BLANK].item()
             frame += 1
-    return Hypothesis(tokens, score, emitted)
+    return Hypothesis(tokens, score, emitted, emitted)
 
 
 class _Predictor:

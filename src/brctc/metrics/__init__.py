@@ -10,7 +10,7 @@ from brctc.metrics.latency import (
     data_collecting_latency_ms,
     drift_latency,
 )
-from brctc.metrics.real_time import RealTime, measure_rtf
+from brctc.metrics.real_time import RealTime, measure_rtf, one_thread
 
 __all__ = [
     "Comparison",
@@ -27,4 +27,5 @@ __all__ = [
     "drift_latency",
     "error_rate",
     "measure_rtf",
+    "one_thread",
 ]

@@ -74,6 +74,9 @@ def drift_latency(
     Drift counts the words of `common_words`. It is negative where a look-ahead predicts a word
     before it is said.
 
+    With the moments at which words were handed to a listener instead of the ends of their predictions,
+    the same is what that listener waits: the latency observed.
+
     The end of a sentence counts where the last word of the hypothesis is paired with the last word of
     the reference: where something is missing at the end, or was made up, no prediction ends the sentence.
     It is measured from the end of that word, when a speaker begins to wait.

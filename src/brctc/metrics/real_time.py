@@ -48,7 +48,7 @@ def measure_rtf(
         raise ValueError(f"repeats is {repeats}, expected at least 1")
     names = list(systems)
     seconds = {name: [0.0, 0.0] for name in names}
-    with _one_thread():
+    with one_thread():
         for index, utterance in enumerate(utterances):
             samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
             for repeat in range(repeats + 1):
@@ -75,7 +75,8 @@ def measure_rtf(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """What is in the block is computed by one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

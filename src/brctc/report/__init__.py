@@ -2,16 +2,19 @@
 
 from brctc.report.evaluate import evaluate
 from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describe_machine
+from brctc.report.online import OnlineEvaluation, evaluate_online
 from brctc.report.page import make_report, name_runs, write_report
 from brctc.report.tables import Table, results_table, to_html, to_markdown, to_rich
 
 __all__ = [
     "BeamPoint",
     "Evaluation",
+    "OnlineEvaluation",
     "SystemResult",
     "Table",
     "describe_machine",
     "evaluate",
+    "evaluate_online",
     "make_report",
     "name_runs",
     "results_table",

@@ -74,10 +74,10 @@ def evaluate(
     tell = progress or (lambda what, done, total: None)
     arms = [_Arm(name, path, (methods or {}).get(name), beam) for name, path in model_dirs.items()]
     for arm in arms:
-        arm.check(prepared)
+        check_features(arm.name, arm.model, prepared)
     unit = unit or ("char" if arms[0].model.tokenizer.kind == "char" else "word")
 
-    chosen = _spread(len(prepared), limit)
+    chosen = spread_indices(len(prepared), limit)
     texts = [prepared.utterances[i].text for i in chosen]
     outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
     factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
@@ -140,14 +140,6 @@ class _Arm:
         """For a search with so large a beam."""
         return self.options | {"method": WITH_BEAM.get(self.method, self.method), "beam": beam}
 
-    def check(self, prepared: Prepared) -> None:
-        wanted = self.model.system.feature_dim
-        if wanted != prepared.feature_dim or self.model.features != prepared.feature_config:
-            raise ValueError(
-                f"{self.name} takes {wanted} features of {self.model.features}, but {prepared.directory} "
-                f"has {prepared.feature_dim} of {prepared.feature_config}"
-            )
-
     def decode(self, prepared: Prepared, chosen: Sequence[int], tell: Progress) -> list[str]:
         """The text of each chosen utterance."""
         order = sorted(chosen, key=lambda i: prepared.utterances[i].num_frames)  # little padding
@@ -190,7 +182,7 @@ def _time(
     tell: Progress,
 ) -> list[RealTime]:
     """All searches in one run, taking turns; ratios are to the first one with the same beam."""
-    chosen = _spread(len(prepared), utterances)
+    chosen = spread_indices(len(prepared), utterances)
     sources = [(prepared.utterances[i].id, prepared.features(i)) for i in chosen]
     durations_s = [prepared.utterances[i].duration_s for i in chosen]
     total = len(searches) * len(sources) * (repeats + 1)
@@ -219,7 +211,17 @@ def _time(
     return found
 
 
-def _spread(size: int, count: int | None) -> list[int]:
+def check_features(name: str, model: Model, prepared: Prepared) -> None:
+    """Refuses a split of other features than the model's."""
+    wanted = model.system.feature_dim
+    if wanted != prepared.feature_dim or model.features != prepared.feature_config:
+        raise ValueError(
+            f"{name} takes {wanted} features of {model.features}, but {prepared.directory} "
+            f"has {prepared.feature_dim} of {prepared.feature_config}"
+        )
+
+
+def spread_indices(size: int, count: int | None) -> list[int]:
     """So many indices, evenly over all."""
     if count is None or count >= size:
         return list(range(size))

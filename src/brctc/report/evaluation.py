@@ -5,7 +5,7 @@ import os
 import platform
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from brctc.files import write_text
 from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
 from brctc.metrics.error_rate import Unit
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,12 @@ class Evaluation:
 
     def to_json(self) -> str:
         """As text."""
-        return json.dumps(_plain(self), indent=1, ensure_ascii=False)
+        return to_json(self)
 
     @staticmethod
     def from_json(text: str) -> "Evaluation":
         """What `to_json` gave; anything else is refused."""
-        try:
-            return TypeAdapter(Evaluation).validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "it"
-            raise ValueError(f"not an evaluation: {place}: {first['msg']}") from None
+        return from_json(Evaluation, text)
 
     def save(self, path: str | Path) -> None:
         """Writes the file whole or not at all."""
@@ -112,6 +109,21 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def to_json(evaluation: object) -> str:
+    """Of dataclasses and named tuples, as text."""
+    return json.dumps(_plain(evaluation), indent=1, ensure_ascii=False)
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """What `to_json` gave of this kind; anything else is refused."""
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise ValueError(f"not an evaluation: {place}: {first['msg']}") from None
 
 
 def _plain(value: Any) -> Any:
