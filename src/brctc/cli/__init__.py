@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "measure errors, down-sampling and speed of trained models",
     "report": "write an HTML page about trained models",
     "compare": "all of it for several recipes: train side by side, decode, report",
+    "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
 }
 FAILED, STOPPED = 2, 130
 
