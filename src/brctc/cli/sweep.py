@@ -28,8 +28,8 @@ def command(
     limit: OptionalCount = None,
     set: Assignments = (),
 ) -> None:
-    """Train an online recipe with several sizes of chunks and in several ways (risks, and their
-    peers), measure errors and latency of each, and show what can be had for what.
+    """Train an online recipe with many chunks and risks, and measure errors against latency.
+    - A sweep is a recipe, sizes of chunks, and ways to train: risks, and their peers.
     - Each training has a process with one thread.
     - Ctrl-C stops; the same command continues. What is trained or measured is not repeated.
 
@@ -54,7 +54,7 @@ def command(
         trade_off = _evaluate(plan, out, limit)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
-    Console().print(to_rich(trade_off_table(trade_off)))
+    Console().print(to_rich(trade_off_table(trade_off, brief=True)))
     print(f"The report is {out / 'report.html'}.")
     if target_latency_ms is not None:
         chosen = choose(trade_off.trials, target_latency_ms)

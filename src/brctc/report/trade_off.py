@@ -1,9 +1,11 @@
 """What a sweep has found: errors against latency, and which settings nothing beats."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from brctc.data import Prepared
 from brctc.files import write_text
@@ -77,12 +79,16 @@ def compare_trials(texts: Sequence[str], trials: Sequence[Trial]) -> tuple[Trial
 
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that no other beats in one of error and latency without losing in the other."""
+    """The trials that no other beats in one of error and latency without losing in the other.
+
+    One that gets no word right has no latency, and is beaten.
+    """
 
     def beaten(trial: Trial) -> bool:
         mine = trial.online.error.rate, trial.latency_ms
         others = [(other.online.error.rate, other.latency_ms) for other in trials]
-        return any(e <= mine[0] and ms <= mine[1] and (e, ms) != mine for e, ms in others)
+        better = any(e <= mine[0] and ms <= mine[1] and (e, ms) != mine for e, ms in others)
+        return better or math.isnan(trial.latency_ms)
 
     return sorted((trial for trial in trials if not beaten(trial)), key=lambda trial: trial.latency_ms)
 
@@ -91,62 +97,75 @@ def choose(trials: Sequence[Trial], target_latency_ms: float) -> Trial:
     """The trial with the fewest errors of those that are fast enough; of equal ones, the fastest."""
     able = [trial for trial in trials if trial.latency_ms <= target_latency_ms]
     if not able:
-        fastest = min(trials, key=lambda trial: trial.latency_ms)
+        if all(math.isnan(trial.latency_ms) for trial in trials):
+            raise ValueError("no model gets a word right, so none has a latency")
+        fastest = pareto_front(trials)[0]
         raise ValueError(f"nothing is within {target_latency_ms:g} ms; the fastest is {fastest}")
     return min(able, key=lambda trial: (trial.online.error.rate, trial.latency_ms))
 
 
-COLUMNS = (
-    "chunk + right context, ms",
-    "DCL + DL + CL, ms",
-    "DCL",
-    "DL (95% interval)",
-    "DL median, 90%",
-    "RTF",
-    "CL",
-    "end of sentence",
-    "observed / expected, ms",
-    "errors, % (95% interval)",
-    "difference, points",
-)
 FRONT = "●"
 
 
-def trade_off_table(trade_off: TradeOff) -> Table:
-    """Appendix H's columns and what we add; settings on the Pareto front are marked."""
+def trade_off_table(trade_off: TradeOff, *, brief: bool = False) -> Table:
+    """Appendix H's columns and what we add; settings on the Pareto front are marked.
+
+    brief: what a terminal has room for.
+    """
     front = pareto_front(trade_off.trials)
     first = trade_off.trials[0].online
     title = (
         f"small scale: {trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
         f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
     )
+    columns = [column for column in COLUMNS if column.brief or not brief]
     rows = [
-        (f"{trial.method} {FRONT}" if trial in front else trial.method, *_cells(trial))
+        (
+            f"{trial.method} {FRONT}" if trial in front else trial.method,
+            *(column.of_trial(trial) for column in columns),
+        )
         for trial in trade_off.trials
     ]
-    return Table((Group(title, COLUMNS),), tuple(rows))
+    return Table((Group(title, tuple(column.title for column in columns)),), tuple(rows))
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
-    found, drift = trial.online, trial.online.drift
-    rates = (100 * value for value in (found.error.rate, found.error.low, found.error.high))
-    difference = NOTHING
-    if trial.difference is not None:
-        points = (100 * value for value in trial.difference[2:5])
-        difference = "{:+.2f} ({:+.2f} to {:+.2f})".format(*points)
-    return (
-        f"{found.chunk_ms:g} + {found.right_context_ms:g}",
-        f"{trial.latency_ms:.0f}",
-        f"{found.dcl_ms:.0f}",
-        f"{drift.mean_ms:.0f} ({drift.low_ms:.0f} to {drift.high_ms:.0f})",
-        f"{drift.median_ms:.0f}, {drift.p90_ms:.0f}",
-        f"{found.rtf:#.2g}",
-        f"{found.cl_ms:.0f}",
-        f"{found.end_of_sentence.mean_ms:.0f}",
-        f"{found.observed.mean_ms:.0f} / {found.expected_ms:.0f}",
-        "{:.2f} ({:.2f} to {:.2f})".format(*rates),
-        difference,
-    )
+def _difference(trial: Trial) -> str:
+    if trial.difference is None:
+        return NOTHING
+    return "{:+.2f} ({:+.2f} to {:+.2f})".format(*(100 * value for value in trial.difference[2:5]))
+
+
+def _errors(trial: Trial) -> str:
+    error = trial.online.error
+    return f"{100 * error.rate:.2f} ({100 * error.low:.2f} to {100 * error.high:.2f})"
+
+
+def _drift(trial: Trial) -> str:
+    drift = trial.online.drift
+    return f"{drift.mean_ms:.0f} ({drift.low_ms:.0f} to {drift.high_ms:.0f})"
+
+
+class Column(NamedTuple):
+    """What a column says of a trial."""
+
+    title: str
+    of_trial: Callable[[Trial], str]
+    brief: bool = False
+
+
+COLUMNS = (
+    Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), brief=True),
+    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", brief=True),
+    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", brief=True),
+    Column("DL (95%)", _drift, brief=True),
+    Column("DL median, 90%", lambda t: f"{t.online.drift.median_ms:.0f}, {t.online.drift.p90_ms:.0f}"),
+    Column("RTF", lambda t: f"{t.online.rtf:#.2g}"),
+    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", brief=True),
+    Column("end of sentence", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}"),
+    Column("observed / expected", lambda t: f"{t.online.observed.mean_ms:.0f} / {t.online.expected_ms:.0f}"),
+    Column("errors, % (95%)", _errors, brief=True),
+    Column("difference, points (95%)", _difference),
+)
 
 
 def paper_table() -> Table:
