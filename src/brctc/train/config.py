@@ -128,9 +128,10 @@ class OptimiserConfig(Config):
 class RiskConfig(Config):
     """Which alignments a CTC prefers, and how strongly."""
 
-    kind: Literal["early-finish", "early-emission", "none"] = "none"
+    kind: Literal["early-finish", "early-emission", "delay-penalty", "none"] = "none"
     factor: Factor = 0.0
-    """A number, or [step, value] points with straight lines between them; steps of the stage."""
+    """A number, or [step, value] points with straight lines between them; steps of the stage. What a whole
+    utterance costs, in nats; of a delay penalty, what a frame costs."""
 
     @model_validator(mode="after")
     def _factor_fits(self) -> "RiskConfig":
