@@ -106,6 +106,17 @@ def test_gradient_noise_does_not_grow_with_the_risk_factor():
             assert exactness.error(*errors) < 2e-6, (make, factor)
 
 
+@pytest.mark.parametrize("kind", exactness.KINDS)
+def test_delay_penalty_in_float32(kind):
+    """Weights of up to 50,000 nats beside one another leave the gradient its digits."""
+    targets = torch.randint(1, 50, (100,), generator=torch.Generator().manual_seed(1))
+    logits = exactness.make_logits(kind, 1000, 100, 50, targets)
+    for penalty in (0.01, 0.1, 1.0):
+        risk = brctc.DelayPenalty(penalty)
+        found, exact = (exactness.gradient(x, targets, risk, True) for x in (logits, logits.double()))
+        assert exactness.error(found, exact) <= exactness.BARS["last"]
+
+
 def test_factors_that_nothing_holds_are_refused():
     batch = random_batch(2, 30, 4, 7)
     with pytest.raises(ValueError, match="risk factor of utterance 0 are too large"):

@@ -97,6 +97,12 @@ REFUSED = [
     ("stages.first.inter_risk.factor", [3], "inter_risk.factor: .*got the point 3"),
     ("stages.first.inter_risk.factor", [], "inter_risk.factor: .*got an empty list"),
     ("stages.first.inter_risk.factor", -1, "inter_risk.factor: expected a finite number from 0"),
+    ("stages.first.inter_risk.kind", "delay_penalty", "did you mean 'delay-penalty'?"),
+    (
+        "stages.first.final_risk",
+        {"kind": "delay-penalty"},
+        "final_risk.factor: .*delay-penalty needs a factor",
+    ),
     ("stages.first.peak_first", -1, "stages.first.peak_first: expected a finite number from 0"),
     ("stages.first.peak_first", [[5, 1], [2, 0]], "stages.first.peak_first: .*must rise, but 2 follows 5"),
     (

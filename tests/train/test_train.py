@@ -333,6 +333,7 @@ def test_tails_are_trimmed_as_labels_allow(trained):
 
 PEERS = {
     "trim-tail": ({"augment": {"trim_tail_frames": 8}}, {}),
+    "delay-penalty": ({}, {"final_risk": {"kind": "delay-penalty", "factor": [[0, 0], [2, 0.5]]}}),
     "peak-first": ({}, {"peak_first": [[0, 0], [2, 0.5]]}),
 }
 
