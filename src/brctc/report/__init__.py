@@ -3,7 +3,7 @@
 from brctc.report.evaluate import evaluate
 from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.report.online import OnlineEvaluation, evaluate_online
-from brctc.report.page import make_report, name_runs, write_report
+from brctc.report.page import make_report, name_runs, open_split, write_report
 from brctc.report.tables import Table, results_table, to_html, to_markdown, to_rich
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "evaluate_online",
     "make_report",
     "name_runs",
+    "open_split",
     "results_table",
     "to_html",
     "to_markdown",
