@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from brctc.data import Prepared
-from brctc.models import load_model, save_model
+from brctc.models import Model, load_model, save_model
 from brctc.report import Evaluation, evaluate
 from brctc.train import train
+from tests.report.online_toys import online_model, online_split
 from tests.train.tiny import tiny_recipe
 
 torch.set_num_threads(1)
@@ -55,3 +56,15 @@ def trained(tmp_path_factory) -> Trained:
 @pytest.fixture(scope="session")
 def evaluation(trained) -> Evaluation:
     return evaluate(trained.models, trained.test, **QUICK)
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """An online one."""
+    return online_model()
+
+
+@pytest.fixture(scope="session")
+def split(model, tmp_path_factory) -> Prepared:
+    """Audio for it."""
+    return online_split(tmp_path_factory.mktemp("online"), model)

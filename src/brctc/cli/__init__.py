@@ -17,6 +17,7 @@ COMMANDS = {
     "stream": "turn audio into text while it plays, with an online model",
     "evaluate": "measure errors, down-sampling and speed of trained models",
     "report": "write an HTML page about trained models",
+    "plot": "draw where trained models predict what is said",
     "compare": "all of it for several recipes: train side by side, decode, report",
     "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
 }

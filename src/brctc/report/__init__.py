@@ -3,7 +3,7 @@
 from brctc.report.evaluate import evaluate
 from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.report.online import OnlineEvaluation, evaluate_online
-from brctc.report.page import make_report, name_runs, write_report
+from brctc.report.page import make_report, name_runs, open_split, write_report
 from brctc.report.tables import Table, results_table, to_html, to_markdown, to_rich
 from brctc.report.trade_off import TradeOff, Trial, choose, evaluate_trials, pareto_front, trade_off_table
 from brctc.report.trade_off_page import plot_trade_off, write_trade_off
@@ -27,6 +27,7 @@ __all__ = [
     "evaluate_online",
     "make_report",
     "name_runs",
+    "open_split",
     "results_table",
     "to_html",
     "to_markdown",

@@ -28,7 +28,8 @@ class SystemResult:
     """None for a greedy search."""
     parameters: int
     risk: str
-    """What the intermediate CTC was trained with at last, such as "early-finish 5"; "none" for plain CTC."""
+    """What the intermediate CTC, online the only one, was trained with at last, such as "early-finish 5";
+    "none" for plain CTC."""
     trims: bool
     steps: int | None
     """Of its training, and the seconds that they took."""

@@ -65,7 +65,7 @@ def make_report(
     `options` are those of `evaluate`.
     """
     named = name_runs(runs)
-    prepared = _open_split(named, split)
+    prepared = open_split(named, split)
     for name, run in named.items():
         read_run(name, run)  # what is broken is better known before the long part
     models = {name: run / "model" for name, run in named.items()}
@@ -100,7 +100,7 @@ def write_report(
     if examples < 1:
         raise ValueError(f"examples is {examples}, expected at least 1")
     named = {system.name: Path(run) for system, run in zip(evaluation.systems, runs, strict=True)}
-    prepared = prepared or _open_split(named, evaluation.split)
+    prepared = prepared or open_split(named, evaluation.split)
     read = [read_run(name, run) for name, run in named.items()]
     command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     contents = {
@@ -129,7 +129,7 @@ def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
     raise ValueError(f"a run is named twice: {', '.join(map(str, paths))}")
 
 
-def _open_split(named: Mapping[str, Path], split: str) -> Prepared:
+def open_split(named: Mapping[str, Path], split: str) -> Prepared:
     """The split of the corpus that all runs were trained on."""
     places = {name: Path(read_recipe(run).corpus.prepared) for name, run in named.items()}
     first, directory = next(iter(places.items()))

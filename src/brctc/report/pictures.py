@@ -8,7 +8,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from brctc.data import Prepared
+from brctc.data import Prepared, Utterance, WordTime
+from brctc.decode import Recognizer
+from brctc.metrics import common_words, drift_latency
 from brctc.models import Model
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import (
@@ -16,11 +18,12 @@ from brctc.report.spikes import (
     Spikes,
     draw_input,
     draw_spikes,
+    draw_words,
     input_clock,
     said_spikes,
     target_spikes,
 )
-from brctc.report.style import FAINT, INK, new_figure, styled
+from brctc.report.style import FAINT, INK, WRONG, colours, new_figure, styled
 
 WIDTH = 10.5
 """Of a picture that spans the page, in inches."""
@@ -38,14 +41,14 @@ class Look(NamedTuple):
     spikes: Spikes
     tokens: list[int]
     frames: list[int]
-    """Of the tokens, at the intermediate output."""
+    """In which the tokens begin."""
     kept: int
     """Frames that trimming leaves; all of them if the model does not trim."""
 
 
 @torch.inference_mode()
 def look_at(model: Model, prepared: Prepared, index: int) -> Look:
-    """The intermediate CTC's posterior and the trimming that follows from it."""
+    """The posterior of the intermediate CTC, online of the only one, and the trimming that follows."""
     features = torch.from_numpy(prepared.features(index))[None]
     encoded = model.system.encode(features, torch.tensor([features.shape[1]]), model.trim)
     posterior = encoded.inter_logits[0].float().softmax(-1).numpy()
@@ -65,23 +68,46 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     """The input, and below it each model's spikes, with what is cut off."""
     looks = [look_at(run.model, prepared, index) for run in runs]
     utterance = prepared.utterances[index]
-    ends = [f"{run.name} after {_end(look):.0%}" for run, look in zip(runs, looks, strict=True)]
-    title = f"All is said: {', '.join(ends)} of the frames ({utterance.id})"
+    words = [_timed_words(run, prepared, index) for run in runs]
+    title = f"{_late(runs, words, utterance) or _early(runs, looks)} ({utterance.id})"
     width, input_height = _input_size(prepared, index)
     figure = new_figure(width, 1.2 + input_height + 1.3 * len(runs), title)
     ratios = [input_height, *([1.3] * len(runs))]
     top, *panels = figure.subplots(len(runs) + 1, 1, sharex=True, height_ratios=ratios)
     draw_input(top, prepared, index)
-    for panel, run, look in zip(panels, runs, looks, strict=True):
+    for panel, run, look, said_words in zip(panels, runs, looks, words, strict=True):
         clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
         panel.set_xlabel(clock.unit if panel is panels[-1] else "")
-        draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - 0.8)
+        shades = None
+        if said_words is not None and utterance.word_times:
+            draw_words(panel, utterance.word_times, clock)
+            shades = _shades(run.model, look.tokens, said_words, utterance.word_times)
+        draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - 0.8, shades=shades)
         _shade_cut(panel, look, clock)
         said = run.model.tokenizer.decode(look.tokens)
         right = "" if said == utterance.text else f"; it should be: {utterance.text}"
         panel.set_title(f"{run.name}: {said or '(nothing)'}{right}")
         panel.set_ylabel("probability")
     return figure
+
+
+def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTime, ...] | None:
+    """The words that an online model says, where it says them; of others the spikes may be elsewhere."""
+    if not run.recipe.model.online:
+        return None
+    source = prepared.utterances[index].id, prepared.features(index)
+    (result,) = Recognizer(run.model).recognize([source], "ctc-greedy")
+    return result.word_times
+
+
+def _shades(
+    model: Model, tokens: Sequence[int], words: Sequence[WordTime], reference: Sequence[WordTime]
+) -> list[str]:
+    """Each token in the colour of the word that it is part of, if that was said."""
+    shades = colours(len(reference))
+    right = {h: shades[r] for r, h in common_words(reference, words)}
+    ends = [len(model.tokenizer.decode(list(tokens[: k + 1])).split()) for k in range(len(tokens))]
+    return [right.get(end - 1, WRONG) for end in ends]
 
 
 def _input_size(prepared: Prepared, index: int) -> tuple[float, float]:
@@ -92,6 +118,24 @@ def _input_size(prepared: Prepared, index: int) -> tuple[float, float]:
     column = min(COLUMN, (WIDTH - 0.8) / utterance.num_frames)
     written = [(time.end_s - time.start_s) / prepared.frame_shift_s for time in utterance.word_times]
     return max(NARROW, 0.8 + column * utterance.num_frames), 1.3 * column * float(np.median(written))
+
+
+def _late(
+    runs: Sequence[RunFiles], words: Sequence[Sequence[WordTime] | None], utterance: Utterance
+) -> str | None:
+    """The headline of online models, if the corpus knows when words are said."""
+    parts = []
+    for run, said in zip(runs, words, strict=True):
+        if said is None or not utterance.word_times:
+            return None
+        drift = drift_latency([utterance.word_times], [said]).drift
+        parts.append(f"{run.name} {drift.mean_ms:.0f} ms" if drift.counted else f"{run.name} says none")
+    return f"From the start of a word to the end of its prediction: {', '.join(parts)}"
+
+
+def _early(runs: Sequence[RunFiles], looks: Sequence[Look]) -> str:
+    ends = [f"{run.name} after {_end(look):.0%}" for run, look in zip(runs, looks, strict=True)]
+    return f"All is said: {', '.join(ends)} of the frames"
 
 
 def _end(look: Look) -> float:
@@ -125,7 +169,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int 
         raise ValueError(f"the runs have no snapshot at the same step: {found}")
     steps = [steps[i] for i in np.linspace(0, len(steps) - 1, min(ROWS, len(steps))).round().astype(int)]
     shot = moments[0][steps[0]]
-    index = _find(prepared, shot.ids[utterance], shot.path)
+    index = find_utterance(prepared, shot.ids[utterance])
     width = max(WIDTH, 5.2 * len(runs))
     figure = new_figure(
         width,
@@ -149,6 +193,8 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int 
             for column, table in ((2 * i, posterior), (2 * i + 1, -shot.gradients[utterance])):
                 panel = rows[row, column]
                 spikes = target_spikes(table, posterior, targets, run.model.tokenizer)
+                if run.recipe.model.online:
+                    draw_words(panel, prepared.utterances[index].word_times or (), clock)
                 draw_spikes(panel, spikes, clock, end, width / (2 * len(runs)) - 0.4, 6.5)
                 if row < len(steps):
                     panel.tick_params(labelbottom=False)
@@ -161,8 +207,9 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int 
     return figure
 
 
-def _find(prepared: Prepared, name: str, path: object) -> int:
+def find_utterance(prepared: Prepared, name: str) -> int:
+    """The index of an utterance of this id."""
     for index, utterance in enumerate(prepared.utterances):
         if utterance.id == name:
             return index
-    raise ValueError(f"{path} is about {name}, which is not in {prepared.directory} ({prepared.split})")
+    raise ValueError(f"{prepared.directory} ({prepared.split}) has no utterance {name}")

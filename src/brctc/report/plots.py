@@ -120,7 +120,8 @@ def plot_curves(runs: Sequence[RunFiles]) -> Figure:
         _binned(losses, _column(steps, "step"), _column(steps, "loss"), shade, run.name)
         errors.plot(_column(dev, "step"), 100 * _column(dev, "dev_error"), ".-", color=shade)
         factors.plot(_column(dev, "step"), _column(dev, "dev_factor"), ".-", color=shade)
-        risks.plot(_column(steps, "step"), _column(steps, "inter_risk"), color=shade)
+        risk = "final_risk" if run.recipe.model.online else "inter_risk"
+        risks.plot(_column(steps, "step"), _column(steps, risk), color=shade)
         for before, line in pairwise(steps):
             if line["stage"] != before["stage"]:
                 for panel in panels:
@@ -134,10 +135,14 @@ def plot_curves(runs: Sequence[RunFiles]) -> Figure:
     errors.set_yscale("symlog", linthresh=1, linscale=0.3)  # 0 has a place, and the last percents are seen
     errors.set_yticks(PERCENTS, [str(percent) for percent in PERCENTS])
     errors.set_ylim(0, 130)
+    if all(run.recipe.model.online for run in runs):
+        factors.set_visible(False)  # there is nothing to trim for
+        errors.tick_params(labelbottom=True)
+        losses.tick_params(labelbottom=True)
     factors.set_title("frames that trimming keeps, or would keep")
     factors.set_ylabel("down-sampling factor")
     factors.set_ylim(0, 1.03)
-    risks.set_title("risk factor of the intermediate CTC")
+    risks.set_title("risk factor of the intermediate CTC, online of the only one")
     risks.set_ylabel("λ [nats]")
     risks.set_ylim(0)
     for panel in (factors, risks):
@@ -150,8 +155,10 @@ def _learnt(runs: Sequence[RunFiles]) -> str:
     for run in runs:
         dev = [line for line in run.metrics if "dev_error" in line]
         if dev:
-            parts.append(f"{run.name} {dev[-1]['dev_error']:.1%} at {dev[-1]['dev_factor']:.2f}")
-    return "Errors and frames kept at the end of training: " + ("; ".join(parts) or "not looked at")
+            kept = "" if run.recipe.model.online else f" at {dev[-1]['dev_factor']:.2f}"
+            parts.append(f"{run.name} {dev[-1]['dev_error']:.1%}{kept}")
+    what = "Errors" if all(run.recipe.model.online for run in runs) else "Errors and frames kept"
+    return f"{what} at the end of training: " + ("; ".join(parts) or "not looked at")
 
 
 def _column(lines: Sequence[dict[str, Any]], name: str) -> np.ndarray:

@@ -54,11 +54,27 @@ def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> s
     """Spikes over the input, for a few utterances."""
     what = "the handwritten line" if prepared.feature_config is None else "log-mel features of the audio"
     note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
-probability of each token, frame by frame, at the CTC output between the two halves of the encoder, in the
-colours of the bars; grey bars are tokens that are not said, the thin grey line is the blank. Behind the
-dashed line nothing but certain blanks is left, and trimming cuts it off."""
+probability of each token, frame by frame, {_output(runs)}, in the colours of the bars; grey bars are tokens
+that are not said, the thin grey line is the blank. {_ends(runs)}"""
     plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
     return "".join(figure_html(plot, note if i == 0 else "") for i, plot in enumerate(plots))
+
+
+def _output(runs: Sequence[RunFiles]) -> str:
+    online = {run.recipe.model.online for run in runs}
+    if online == {True}:
+        return "at the CTC output"
+    between = "at the CTC output between the two halves of the encoder"
+    return between if online == {False} else f"{between}, online at the only one"
+
+
+def _ends(runs: Sequence[RunFiles]) -> str:
+    """What else is to be seen."""
+    online = {run.recipe.model.online for run in runs}
+    cut = "Behind the dashed line nothing but certain blanks is left, and trimming cuts it off."
+    drift = """Online, the bars are repeated as bands behind the spikes: the drift is the time from the start
+of a word's band to the end of its spike, on average over the words that are said."""
+    return " ".join(text for text, shown in ((cut, False in online), (drift, True in online)) if shown)
 
 
 def evolution(runs: Sequence[RunFiles], prepared: Prepared) -> str:
@@ -70,10 +86,10 @@ def evolution(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     return figure_html(
         plot_evolution(runs, Prepared(prepared.directory, "dev")),
         """One utterance of the development set, from the first step (top) to the last. For each system,
-left: the posterior of the intermediate CTC; right: minus the gradient of its loss, the share of the weighed
-alignments that stand on a token in a frame, which is where the loss pulls it. λ is the risk factor of the
-moment; without one, the loss is plain CTC. Colours as in the input on top; the thin grey line is the
-blank.""",
+left: the posterior of the intermediate CTC, online of the only one; right: minus the gradient of its loss,
+the share of the weighed alignments that stand on a token in a frame, which is where the loss pulls it. λ is
+the risk factor of the moment; without one, the loss is plain CTC. Colours as in the input on top; the thin
+grey line is the blank.""",
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from matplotlib.axes import Axes
 
 from brctc.align import best_path
-from brctc.data import Prepared, Tokenizer
+from brctc.data import Prepared, Tokenizer, WordTime
 from brctc.decode import ctc_greedy
 from brctc.models.subsampling import WINDOW
 from brctc.report.style import FAINT, INK, bare, colours
@@ -91,17 +91,33 @@ def part(table: np.ndarray, tokens: Sequence[int], frames: Sequence[int], tokeni
     return Spikes(labels, heights, table[:, 0], other)
 
 
+def draw_words(axis: Axes, times: Sequence[WordTime], clock: Clock) -> None:
+    """Bands where the words really are, behind the spikes, in the colours of `draw_input`."""
+    for time, shade in zip(times, colours(len(times)), strict=True):
+        start, end = time.start_s * clock.per_second, time.end_s * clock.per_second
+        axis.axvspan(start, end, ymax=1 / LABEL_BAND, facecolor=shade, alpha=0.2, linewidth=0)
+
+
 def draw_spikes(
-    axis: Axes, spikes: Spikes, clock: Clock, end: float, width: float, font_size: float = 8.5
+    axis: Axes,
+    spikes: Spikes,
+    clock: Clock,
+    end: float,
+    width: float,
+    font_size: float = 8.5,
+    shades: Sequence[str] | None = None,
 ) -> None:
-    """Over an input that ends at `end`; the axis has so many inches, roughly: labels need room."""
+    """Over an input that ends at `end`; the axis has so many inches, roughly: labels need room.
+
+    The spikes' colours are those of the words, if there is one word for each.
+    """
     x = clock.middles(len(spikes.blank))
     axis.set_xlim(0, end)
     axis.set_ylim(0, LABEL_BAND)
     axis.set_yticks([0, 0.5, 1])
     axis.stairs(spikes.blank, _edges(x, np.arange(len(x))), baseline=None, color=FAINT, linewidth=0.9)
     _fill(axis, x, spikes.other, FAINT)
-    shades = colours(len(spikes.labels))
+    shades = shades or colours(len(spikes.labels))
     for heights, shade in zip(spikes.heights, shades, strict=True):
         _fill(axis, x, heights, shade)
     peaks = spikes.heights.argmax(1) if len(spikes.labels) else np.zeros(0, int)

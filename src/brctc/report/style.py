@@ -11,6 +11,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
@@ -19,8 +20,13 @@ from matplotlib.figure import Figure
 
 P = ParamSpec("P")
 
+PICTURES = (".png", ".svg", ".pdf")
+"""Files that `save_picture` writes."""
+
 INK = "#010203"  # a colour that nothing else has: replaced by the page's text colour
 FAINT = "#8c919b"
+WRONG = "#4a4f57"
+"""Of what should not be there."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 TITLE_CHARACTERS = 11  # that fit into an inch
@@ -90,6 +96,13 @@ def bare(axis: Axes) -> None:
     """No grid and no frame: for pictures."""
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """A file of its own, on white: PNG, SVG or PDF, by its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, dpi=150, facecolor="white")
 
 
 def to_svg(figure: Figure) -> str:

@@ -1,0 +1,65 @@
+"""An online model on a split whose words are, by construction, where they are said to be."""
+
+import math
+
+import pytest
+
+from brctc.data import FeatureConfig, Prepared, PreparedWriter, fbank
+from brctc.models import EncoderConfig, Model, save_model
+from brctc.report import OnlineEvaluation, evaluate_online
+from tests.decode.test_streaming import sound
+from tests.report.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model
+
+
+def test_what_was_built_in_is_found(model, split, tmp_path):
+    save_model(tmp_path, *(getattr(model, name) for name in model.__dataclass_fields__))
+    seen = []
+    found = evaluate_online(tmp_path, split, streamed=5, progress=lambda *done: seen.append(done))
+    assert (found.utterances, found.streamed, found.without_reference) == (10, 5, 2)
+    assert (found.unit, found.error.errors, found.error.deletions) == ("word", 1, 1)
+    assert found.error.tokens == sum(len(utterance.text.split()) for utterance in split.utterances)
+    assert found.drift.counted == sum(len(utterance.word_times or ()) for utterance in split.utterances) > 50
+    assert found.drift[1:] == pytest.approx([1000 * DRIFT_S] * 5)
+    assert found.streamed_drift[1:] == pytest.approx(found.drift[1:])
+    assert found.end_of_sentence.mean_ms == pytest.approx(1000 * (DRIFT_S - LENGTH_S))
+    assert (found.chunk_ms, found.right_context_ms, found.dcl_ms) == (160, 80, 160)
+    assert found.cl_ms == 160 * found.rtf
+    assert found.latency_ms == pytest.approx(160 + found.cl_ms + 300)
+    assert found.expected_ms == pytest.approx(found.latency_ms)
+    assert {name for name, *_ in seen} == {"decoding", "streaming"}
+    assert seen[-1] == ("streaming", 5, 5)
+
+
+def test_observed_latency_is_the_sum(model, split):
+    """The words are anywhere in their chunks, so they wait as long as the paper's mean says."""
+    found = evaluate_online(model, split, streamed=8)
+    assert found.observed.counted == found.drift.counted
+    assert found.observed.mean_ms == pytest.approx(found.expected_ms, rel=0.1)
+    assert found.observed_end_of_sentence.counted == 8
+
+
+def test_to_json_and_back(model, split):
+    found = evaluate_online(model, split, limit=3, streamed=1)
+    assert OnlineEvaluation.from_json(found.to_json()) == found
+    with pytest.raises(ValueError, match="not an evaluation: error: Field required"):
+        OnlineEvaluation.from_json('{"utterances": 3, "unit": "word"}')
+
+
+def test_no_reference_times(model, tmp_path):
+    with PreparedWriter(tmp_path, "test", feature_dim=16, frame_shift_s=0.01, feature_config=FEATURES) as out:
+        out.add("u", "one", fbank(sound(), FEATURES))
+    found = evaluate_online(model, Prepared(tmp_path, "test"))
+    assert (found.without_reference, found.streamed, found.observed.counted) == (1, 0, 0)
+    assert math.isnan(found.latency_ms)
+    assert OnlineEvaluation.from_json(found.to_json()).error == found.error
+
+
+def test_refusals(model, split):
+    offline = make_model(EncoderConfig(first_layers=1, second_layers=1, kernel_size=3, **SMALL))
+    with pytest.raises(ValueError, match="the model has a conformer, which takes no streams"):
+        evaluate_online(offline, split)
+    with pytest.raises(ValueError, match="limit is 0, expected at least 1"):
+        evaluate_online(model, split, limit=0)
+    other = Model(model.system, model.tokenizer, FeatureConfig(num_bins=16, dither=0.1), None, {})
+    with pytest.raises(ValueError, match=r"the model takes 16 features of .*dither=0.1"):
+        evaluate_online(other, split)

@@ -1,0 +1,92 @@
+"""Pictures and pages of online models: bands where the words are, and what is said of them."""
+
+import re
+
+import pytest
+from matplotlib.colors import to_hex
+
+from brctc.report.pictures import look_at, plot_evolution, plot_posteriors
+from brctc.report.plots import plot_curves
+from brctc.report.runs import RunFiles, Snapshot, read_run
+from brctc.report.sections import posteriors
+from brctc.report.spikes import LABEL_BAND
+from brctc.report.style import WRONG, colours
+from brctc.train import train
+from tests.report.online_toys import DRIFT_S, LENGTH_S
+from tests.train.tiny import EMFORMER, tiny_recipe
+
+STAGE = {
+    "steps": 6,
+    "weights": {"inter": 0, "ctc": 1.0},
+    "final_risk": {"kind": "early-emission", "factor": [[0, 0], [4, 7]]},
+}
+
+
+def online_recipe(folder):
+    return tiny_recipe(
+        folder,
+        model={"encoder": EMFORMER},
+        stages={"only": STAGE},
+        monitor={"dev_utterances": 4, "snapshot_steps": [0, 6], "tensorboard": False},
+    )
+
+
+@pytest.fixture
+def run(model, tmp_path):
+    return RunFiles("early", tmp_path, online_recipe(tmp_path), model, [], [])
+
+
+def bands(panel):
+    return [patch for patch in panel.patches if patch.get_alpha() == 0.2]
+
+
+def test_words_are_bands_behind_their_spikes(run, split):
+    figure = plot_posteriors([run], split, 1)
+    times = split.utterances[1].word_times
+    _, panel = figure.get_axes()
+    found = bands(panel)
+    assert [band.get_x() for band in found] == pytest.approx([time.start_s for time in times])
+    assert [band.get_width() for band in found] == pytest.approx([LENGTH_S] * len(times))
+    assert {band.get_height() for band in found} == {1 / LABEL_BAND}  # labels are above
+    assert [to_hex(band.get_facecolor()) for band in found] == colours(len(times))
+    assert f"early {1000 * DRIFT_S:.0f} ms" in figure.get_suptitle().replace("\n", " ")
+    assert bands(figure.get_axes()[0]) == []
+
+
+def test_spikes_have_the_colours_of_their_words(run, split):
+    """In the first utterance the first word of the text is not said; its times are those of the others."""
+    _, panel = plot_posteriors([run], split, 0).get_axes()
+    lines = [line for line in panel.lines if len(line.get_xdata()) == 2]
+    assert [line.get_color() for line in lines[:2]] == colours(2)
+    assert WRONG not in {line.get_color() for line in lines}
+
+
+def test_without_word_times(run, split):
+    figure = plot_posteriors([run], split, 9)
+    assert bands(figure.get_axes()[1]) == []
+    assert figure.get_suptitle().startswith("All is said: early after")
+
+
+def test_evolution_has_bands_too(run, split):
+    look = look_at(run.model, split, 1)
+    posterior = look.spikes.blank[:, None].repeat(run.model.tokenizer.size, 1)
+    shot = Snapshot(run.directory, 0, "only", 0.0, ["u1"], ["one two"], [posterior], [-posterior])
+    run.snapshots.append(shot)
+    panels = plot_evolution([run], split).get_axes()
+    assert [len(bands(panel)) for panel in panels] == [0, 0] + [len(split.utterances[1].word_times)] * 2
+
+
+def test_texts(run, split):
+    page = " ".join(re.sub("<svg.*?</svg>", "", posteriors([run], split, 1), flags=re.S).split())
+    assert "bands behind the spikes" in page
+    assert "halves" not in page
+    assert "trimming" not in page
+
+
+def test_curves_show_the_risk_that_there_is(tmp_path):
+    train(online_recipe(tmp_path), tmp_path / "run", progress=False)
+    figure = plot_curves([read_run("run", tmp_path / "run")])
+    _, _, factors, risks = figure.get_axes()
+    assert max(max(line.get_ydata()) for line in risks.lines) == 7
+    assert not factors.get_visible()  # nothing is trimmed
+    assert re.fullmatch(r"Errors at the end of training: run [\d.]+%", figure.get_suptitle())
