@@ -45,9 +45,13 @@ RECIPE = {
 SWEEP = {
     "recipe": "online.yaml",
     "tune": {"stages.only.inherit": "whole", "stages.only.steps": 20},
+    "starts": {"plain": {}},
     "methods": {
-        "vanilla": {},
-        "early": {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}},
+        "vanilla": {"start": "plain"},
+        "early": {
+            "start": "plain",
+            "changes": {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}},
+        },
     },
     "blocks": [{"chunks_ms": [320], "methods": ["vanilla", "early"]}],
 }
@@ -67,10 +71,10 @@ def swept(tmp_path_factory):
         time.sleep(0.02)
     os.kill(command.process.pid, signal.SIGKILL)
     command.finish()
-    start = (folder / "out" / "start" / "model" / "model.json").stat().st_mtime_ns
+    start = (folder / "out" / "start-plain" / "model" / "model.json").stat().st_mtime_ns
     found = brctc(folder, *COMMAND)
     assert found.code == 0, found.err
-    assert (folder / "out" / "start" / "model" / "model.json").stat().st_mtime_ns == start
+    assert (folder / "out" / "start-plain" / "model" / "model.json").stat().st_mtime_ns == start
     return folder, found
 
 
@@ -106,4 +110,4 @@ def test_another_recipe_is_refused(swept):
     folder, _ = swept
     found = brctc(folder, *COMMAND, "--set", "seed=1")
     assert found.code == 2
-    assert "out/start was begun with another recipe: seed was 0, now it is 1" in found.err
+    assert "out/start-plain was begun with another recipe: seed was 0, now it is 1" in found.err

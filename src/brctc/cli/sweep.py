@@ -13,7 +13,6 @@ from brctc.data import Prepared
 from brctc.report import TradeOff, choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
 from brctc.train import Plan, load_sweep
 from brctc.train.corpus import is_prepared, prepare_recipe
-from brctc.train.sweep import START
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 OptionalCount = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
@@ -66,8 +65,7 @@ def _train(plan: Plan, out: Path, at_once: int) -> None:
     if not is_prepared(recipe):
         with progress_bars() as bars:
             prepare_recipe(recipe, partial(bars, "preparing the corpus"))
-    if plan.start is not None:
-        train_side_by_side({START: plan.start}, out)
+    train_side_by_side(plan.starts, out, at_once=at_once)
     train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
 
 
