@@ -1,11 +1,14 @@
 """`brctc stream`: what it prints in a pipe and on a terminal, and what it refuses."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from brctc.cli import stream
-from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank
+from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank, load_audio
+from brctc.decode import StreamingRecognizer
 from brctc.models import EmformerConfig, EncoderConfig, System, SystemConfig, save_model
 from tests.cli.commands import brctc
 from tests.data.sounds import noise, write
@@ -87,13 +90,43 @@ def test_on_a_terminal(folder, monkeypatch, capsys):
     assert text.count("\x1b[1m") > 5  # the text so far, more than once
 
 
+def test_microphone_as_a_file_gives_it(folder, capsys):
+    """The blocks come from a file, at once; then Ctrl-C."""
+    recognizer = StreamingRecognizer.from_directory(folder / "online")
+    samples = load_audio(folder / "u0.wav", recognizer.sample_rate)
+
+    def blocks():
+        yield from np.split(samples, 200)
+        raise KeyboardInterrupt
+
+    stream.listen(recognizer, blocks())
+    found = capsys.readouterr()
+    assert found.err.startswith("listening; Ctrl-C ends it\nmicrophone: latency ")
+    *tokens, text = lines(found)
+    assert {len(token) for token in tokens} == {5}
+    assert text == ["microphone", recognizer.text]
+    (decoded,) = lines(brctc(folder, "decode", "online", "u0.wav", "--method", "ctc"))
+    assert decoded[1] == recognizer.text
+
+
+def test_no_microphone(folder):
+    """Here is none; what is missing for it is named."""
+    found = brctc(folder, "stream", "online", "--microphone")
+    assert found.code == 2
+    extra = r"brctc.data needs sounddevice: pip install 'brctc\[mic\]'"
+    library, device = "PortAudio library not found: .*libportaudio2", "there is no microphone that records"
+    assert re.match(f"brctc stream: ({extra}|{library}|{device})", found.err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("offline", "u0.wav"), "the system's encoder is a conformer, which takes no streams"),
         (("online", "nowhere.wav"), "nowhere.wav: no such file"),
         (("online", "notes.txt"), "notes.txt: not readable as audio"),
-        (("online",), "say which AUDIO to play"),
+        (("online",), "say which AUDIO to play, or --microphone"),
+        (("online", "u0.wav", "--microphone"), "say which AUDIO to play, or --microphone"),
+        (("online", "--microphone"), "--fast is for files: a microphone has its own time"),
         (("nowhere", "u0.wav"), "nowhere holds no model"),
     ],
 )

@@ -231,6 +231,8 @@ def test_together_refused(model):
     broken = np.full(1600, np.nan, np.float32)
     with pytest.raises(ValueError, match="sample 0 of the stream is nan"):
         StreamingRecognizer.push_together([(one, sound()), (two, broken)])
+    with pytest.raises(ValueError, match="samples at 8000 Hz, expected the model's rate: 16000 Hz"):
+        StreamingRecognizer.push_together([(one, sound()), (two, sound())], 8000)
     assert one.heard_s == two.heard_s == 0  # all are refused
 
 

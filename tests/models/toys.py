@@ -132,3 +132,41 @@ def learn(system: System, batch: Batch, objective: Objective) -> tuple[dict[str,
         torch.nn.utils.clip_grad_norm_(system.parameters(), 5.0)
         optimizer.step()
     return before, after
+
+
+def toy_online(attention=False, **encoder) -> System:
+    return toy_system(toy_online_config(attention, **encoder))
+
+
+def random_features(frames, seed=0, dtype=torch.double):
+    return torch.randn(frames, FEATURES, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def encode_alone(system, features):
+    with torch.no_grad():
+        return system.encode(features[None], torch.tensor([len(features)]))
+
+
+KINDS = [
+    {},
+    {"kernel_size": None, "memory_size": 0},
+    {"left_context_frames": 0, "kernel_size": 9},
+    {"chunk_frames": 4, "left_context_frames": 2, "right_context_frames": 0, "memory_size": 3},
+    {"chunk_frames": 1, "left_context_frames": 3, "right_context_frames": 1, "memory_size": 5},
+    {"chunk_frames": 2, "left_context_frames": 0, "right_context_frames": 3, "memory_size": 0, "layers": 3},
+    {"subsampling": 1, "memory_size": 1},
+    {"subsampling": 2, "left_context_frames": 7},
+]
+
+
+def push_all(stream, features, portions):
+    """Reads after every portion; what is left behind the last one comes at once."""
+    read, first = [], 0
+    for size in portions:
+        stream.push(features[first : first + size])
+        first += size
+        read.append(stream.read())
+    stream.push(features[first:])
+    stream.finish()
+    read.append(stream.read())
+    return torch.cat([part.hidden for part in read]), torch.cat([part.logits for part in read])

@@ -1,8 +1,9 @@
 """`brctc stream`"""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -13,18 +14,20 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from brctc.cli.shared import Flag
-from brctc.data import load_audio
-from brctc.decode import RealClock, SimulatedClock, StreamingRecognizer, play
+from brctc.data import load_audio, record
+from brctc.decode import Clock, RealClock, SimulatedClock, StreamingRecognizer, play
+from brctc.decode.streaming import Samples
 from brctc.train import model_directory
 
 
 def command(
     model: Annotated[Path, Positional, arg(metavar="MODEL")],
-    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")],
+    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")] = (),
     *,
     fast: Flag = False,
+    microphone: Flag = False,
 ) -> None:
-    """Show what an online model understands while audio files play, one after the other.
+    """Show what an online model understands while audio files play, one after the other, or while you speak.
     - A line for every token: the file, the token, when it is said (s), when it is known (s), and its
       latency in between (ms). Then the file with its text. Columns are separated by tabs.
     - On a terminal the text so far is below, as it grows.
@@ -33,31 +36,58 @@ def command(
     Examples:
       brctc stream exp/online talk.wav
       brctc stream exp/online talk.wav interview.flac --fast > tokens.tsv
+      brctc stream exp/online --microphone
 
     Args:
         model: The directory of a run or of its model, which has an Emformer encoder.
         audio: Audio files of any format that libsndfile reads, and of any rate.
         fast: As fast as can be computed, not in real time. Latencies are what they would be in real
             time: the audio that was waited for, and what its computation took.
+        microphone: Listen to the default microphone until Ctrl-C. Needs the extra: brctc[mic].
     """
-    if not audio:
-        raise ValueError("say which AUDIO to play")
+    if bool(audio) == microphone:
+        raise ValueError("say which AUDIO to play, or --microphone")
+    if microphone and fast:
+        raise ValueError("--fast is for files: a microphone has its own time")
     recognizer = StreamingRecognizer.from_directory(model_directory(model))
     recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
+    if microphone:
+        listen(recognizer, record(recognizer.sample_rate))
     for path in audio:
         samples = load_audio(path, recognizer.sample_rate)
-        recognizer.reset()
-        latencies: list[float] = []
-        with partial_text() as show:
-            for token, known_s in play(recognizer, samples, SimulatedClock() if fast else RealClock()):
-                latencies.append(1000 * (known_s - token.fired_s))
-                fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
-                print(f"{path.stem}\t{token.piece}\t{fields}", flush=True)
-                show(recognizer.text)
-        print(f"{path.stem}\t{recognizer.text}", flush=True)
-        if latencies:
-            mean, worst = sum(latencies) / len(latencies), max(latencies)
-            print(f"{path.stem}: latency {mean:.0f} ms on average, {worst:.0f} at most", file=sys.stderr)
+        show_tokens(path.stem, recognizer, samples, SimulatedClock() if fast else RealClock())
+
+
+def listen(recognizer: StreamingRecognizer, blocks: Iterator[np.ndarray]) -> None:
+    """Shows what is said until the blocks end, or Ctrl-C."""
+    first = next(blocks)  # a clock that began before would count how long the microphone took to open
+    print("listening; Ctrl-C ends it", file=sys.stderr)
+    clock = RealClock(now_s=len(first) / recognizer.sample_rate)
+    show_tokens("microphone", recognizer, until_stopped(chain([first], blocks)), clock)
+
+
+def until_stopped(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Ctrl-C while a block is waited for is the end of the blocks."""
+    with suppress(KeyboardInterrupt):
+        yield from blocks
+
+
+def show_tokens(
+    name: str, recognizer: StreamingRecognizer, audio: Samples | Iterable[Samples], clock: Clock
+) -> None:
+    """A line for each token as it is known, then the text."""
+    recognizer.reset()
+    latencies: list[float] = []
+    with partial_text() as show:
+        for token, known_s in play(recognizer, audio, clock):
+            latencies.append(1000 * (known_s - token.fired_s))
+            fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
+            print(f"{name}\t{token.piece}\t{fields}", flush=True)
+            show(recognizer.text)
+    print(f"{name}\t{recognizer.text}", flush=True)
+    if latencies:
+        mean, worst = sum(latencies) / len(latencies), max(latencies)
+        print(f"{name}: latency {mean:.0f} ms on average, {worst:.0f} at most", file=sys.stderr)
 
 
 @contextmanager

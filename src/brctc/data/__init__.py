@@ -21,6 +21,7 @@ from brctc.data.manifest import (
     read_manifest,
     write_manifest,
 )
+from brctc.data.microphone import record
 from brctc.data.prepare import prepare_manifest
 from brctc.data.prepared import (
     Prepared,
@@ -73,6 +74,7 @@ __all__ = [
     "prepare_corpus",
     "prepare_manifest",
     "read_manifest",
+    "record",
     "spec_augment",
     "trim_tail",
     "write_manifest",

@@ -5,10 +5,12 @@ tokens are computed: by a real clock, or by a simulated one, which nobody has to
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from brctc.data import num_samples_heard
 from brctc.decode.streaming import Samples, StreamedToken, StreamingRecognizer
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Begins at 0 when it is made."""
+    """Time in seconds since the audio began."""
 
     computed_s: float
     """All that `compute` took."""
@@ -38,8 +40,8 @@ class Clock(Protocol):
 class RealClock:
     """The time of the world."""
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
+    def __init__(self, now_s: float = 0.0) -> None:
+        self._start = time.perf_counter() - now_s
         self.computed_s = 0.0
 
     @property
@@ -77,12 +79,12 @@ class SimulatedClock:
 
 
 def play(
-    recognizer: StreamingRecognizer, audio: Samples, clock: Clock
+    recognizer: StreamingRecognizer, audio: Samples | Iterable[Samples], clock: Clock
 ) -> Iterator[tuple[StreamedToken, float]]:
     """Each token, and when it is handed over.
 
     audio: (T) samples, which come in blocks of 10 ms; or (T, F) features of them, which come one by one,
-        each when the samples under its window are there.
+        each when the samples under its window are there; or blocks of samples, as a microphone gives them.
 
     The stream is flushed when the audio ends.
     """
@@ -99,10 +101,16 @@ def _handed(tokens: list[StreamedToken], clock: Clock) -> Iterator[tuple[Streame
 
 
 def _pushes(
-    recognizer: StreamingRecognizer, audio: Samples
+    recognizer: StreamingRecognizer, audio: Samples | Iterable[Samples]
 ) -> Iterator[tuple[float, Callable[[], list[StreamedToken]]]]:
     """When each part is there, and what takes it."""
     rate = recognizer.sample_rate
+    if not isinstance(audio, np.ndarray | Tensor):
+        heard = 0
+        for part in audio:
+            heard += len(part)
+            yield heard / rate, lambda part=part: recognizer.push(part)
+        return
     if audio.ndim == 2:
         config = recognizer.features
         features = torch.as_tensor(audio)

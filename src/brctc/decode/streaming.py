@@ -94,13 +94,11 @@ class StreamingRecognizer:
             are refused, and nothing has been heard then.
         sample_rate: what the samples have, if the caller knows. Another rate than the model's is refused.
         """
-        if sample_rate is not None and sample_rate != self.sample_rate:
-            raise ValueError(f"samples at {sample_rate} Hz, expected the model's rate: {self.sample_rate} Hz")
-        return StreamingRecognizer.push_together([(self, samples)])[0]
+        return StreamingRecognizer.push_together([(self, samples)], sample_rate)[0]
 
     @staticmethod
     def push_together(
-        pushes: "Sequence[tuple[StreamingRecognizer, Samples]]",
+        pushes: "Sequence[tuple[StreamingRecognizer, Samples]]", sample_rate: int | None = None
     ) -> list[list[StreamedToken]]:
         """Each recognizer's `push`, in shared model steps: many streams cost little more than one.
 
@@ -111,7 +109,7 @@ class StreamingRecognizer:
             raise ValueError("a recognizer is there twice: one push each")
         if len({id(recognizer.model.system) for recognizer in recognizers}) > 1:
             raise ValueError("the recognizers are of different models: make them of one")
-        checked = [recognizer._check(samples) for recognizer, samples in pushes]
+        checked = [recognizer._check(samples, sample_rate) for recognizer, samples in pushes]
         for recognizer, samples in zip(recognizers, checked, strict=True):
             recognizer._samples += len(samples)
             recognizer._stream.push(torch.from_numpy(recognizer._fbank.push(samples)))
@@ -190,9 +188,11 @@ class StreamingRecognizer:
         if self._stream.finished:
             raise ValueError("the stream was flushed: reset() begins another one")
 
-    def _check(self, samples: Samples) -> np.ndarray:
+    def _check(self, samples: Samples, sample_rate: int | None) -> np.ndarray:
         """The samples for the features, or why not."""
         self._check_open()
+        if sample_rate is not None and sample_rate != self.sample_rate:
+            raise ValueError(f"samples at {sample_rate} Hz, expected the model's rate: {self.sample_rate} Hz")
         if self._given_frames:
             raise ValueError("the stream began with features: it takes no samples")
         if not isinstance(samples, np.ndarray | Tensor):

@@ -1,0 +1,30 @@
+"""Audio as the sound card records it (the extra `mic`)."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from brctc.data import extras
+
+BLOCK_S = 0.01
+
+
+def record(sample_rate: int) -> Iterator[np.ndarray]:
+    """Blocks of 10 ms of mono samples in [-1, 1] from the default microphone, as long as they are asked for.
+
+    Who asks too late gets what was recorded meanwhile; what the sound card could not keep is lost.
+    """
+    extras.check(("sounddevice",), "mic")
+    try:
+        import sounddevice
+    except OSError as error:  # the package is there, the system's library is not
+        raise OSError(f"{error}: a microphone needs PortAudio (Debian: apt install libportaudio2)") from None
+    block = round(BLOCK_S * sample_rate)
+    try:
+        stream = sounddevice.InputStream(sample_rate, block, channels=1, dtype="float32")
+    except (sounddevice.PortAudioError, ValueError) as error:
+        raise OSError(f"there is no microphone that records {sample_rate} Hz: {error}") from None
+    with stream:
+        while True:
+            samples, _ = stream.read(block)
+            yield samples[:, 0]
