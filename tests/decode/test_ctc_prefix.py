@@ -39,6 +39,9 @@ def test_a_prefix_that_does_not_fit_is_impossible():
     begins, ends = scorer.scores(states_of(scorer, (1, 1, 1, 2)))
     assert (begins == -math.inf).all()
     assert ends.item() == -math.inf
+    begins, ends = scorer.scores(states_of(scorer, (1, 2, 1, 2, 1)))  # fills all frames
+    assert (begins == -math.inf).all()
+    assert ends.isfinite().all()
 
 
 def test_a_prefix_goes_on_or_ends():
