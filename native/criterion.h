@@ -19,7 +19,7 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, doub
     using Real = decltype(width);
     if (!each) {
       Total<Real, In> total(utt, team);
-      return total.solve(risk == Risk::none ? 0 : risk_factor, loss, bad_frame);
+      return total.solve(risk, risk_factor, loss, bad_frame);
     }
     Emission<Real, In> emission(utt, team, Event::end);
     if (!emission.solve(risk_factor, bad_frame)) return bad_frame != all_read;

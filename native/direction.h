@@ -64,6 +64,17 @@ struct Direction {
     for (int64_t u = 0; u < K + lanes; ++u) injected[u] = 0;
   }
 
+  // Multiplies a path by exp(slope) for every frame and token that has begun by then.
+  void weigh(double slope) {
+    for (int64_t u = 0; u < K; ++u) {
+      const double begun = u > U ? 0 : static_cast<double>(reversed ? U - u : u);
+      split_exp<Real>(slope * begun, chain.blank_weight.m[u], chain.blank_weight.e[u]);
+      const double label = u == 0 || u > U ? 0 : static_cast<double>(token(u));
+      split_exp<Real>(slope * label, chain.label_weight.m[u], chain.label_weight.e[u]);
+    }
+    chain.weighed = true;
+  }
+
   int64_t frame(int64_t k) const { return reversed ? T - 1 - k : k; }
   int64_t token(int64_t u) const { return reversed ? U + 1 - u : u; }
 

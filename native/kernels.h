@@ -9,7 +9,7 @@
 namespace brctc {
 
 // The path weighting that a closed form exists for.
-enum class Risk { none, early_finish, early_emission };
+enum class Risk { none, early_finish, early_emission, delay_penalty };
 
 enum class Event { end, start };
 

@@ -57,6 +57,8 @@ struct Chain {
   int64_t boosted = -1;          // the blank whose emission is multiplied by boost
   Real boost_m = 1;
   Int boost_e = 0;
+  Row<Real> blank_weight, label_weight;  // multiply each state's emission in every frame,
+  bool weighed = false;                  // if that is wanted
   Row<Real> blank[2], label[2];  // the state now and before
   Row<Real> entering;            // mass that enters label u at this frame, before its emission,
   bool keeps_entering = false;   // if that is wanted
@@ -75,6 +77,7 @@ struct Chain {
     U = labels, K = padded(U), stride = K + lanes;
     for (int i = 0; i < 2; ++i) blank[i].take(arena, K), label[i].take(arena, K);
     entering.take(arena, K);
+    blank_weight.take(arena, K), label_weight.take(arena, K);
     unit_m = arena.take<Real>(K);
     for (Real** rows : {&shares.label_stayed, &shares.label_entered, &shares.by_blank,
                         &shares.by_skip, &shares.blank_stayed, &shares.blank_entered})
@@ -99,13 +102,8 @@ struct Chain {
   // One frame with emissions y (index 0 the blank, u label u), y_e null if they are plain numbers.
   // Its shares go to `row`, if that is not negative.
   void step(const Real* y_m, const Int* y_e, int64_t row) {
-    const bool keep = row >= 0;
-    if (y_e)  // rare: no special cases
-      keep ? advance<true, true, true>(y_m, y_e, row) : advance<false, true, true>(y_m, y_e, 0);
-    else if (keeps_entering)
-      keep ? advance<true, false, true>(y_m, y_e, row) : advance<false, false, true>(y_m, y_e, 0);
-    else
-      keep ? advance<true, false, false>(y_m, y_e, row) : advance<false, false, false>(y_m, y_e, 0);
+    move(y_m, y_e, row);
+    if (weighed) multiply(blank[now], blank_weight), multiply(label[now], label_weight);
     if (boosted < 0) return;
     Real m = blank[now].m[boosted] * boost_m;
     Int e = blank[now].e[boosted] + boost_e;
@@ -115,11 +113,32 @@ struct Chain {
   }
 
   // A step without emissions: afterwards each state holds what it receives from the far side.
-  void step_unit(int64_t row) {
-    const int64_t kept = boosted;
-    boosted = -1;
-    step(unit_m, nullptr, row);
-    boosted = kept;
+  void step_unit(int64_t row) { move(unit_m, nullptr, row); }
+
+  void multiply(Row<Real>& row, const Row<Real>& by) const {
+    Real* __restrict row_m = row.m;
+    Int* __restrict row_e = row.e;
+    const Real* __restrict by_m = by.m;
+    const Int* __restrict by_e = by.e;
+    const int64_t count = K;
+#pragma omp simd
+    for (int64_t u = 0; u < count; ++u) {
+      Real m = row_m[u] * by_m[u];
+      Int e = row_e[u] + by_e[u];
+      normalise(m, e);
+      row_m[u] = m;
+      row_e[u] = e;
+    }
+  }
+
+  void move(const Real* y_m, const Int* y_e, int64_t row) {
+    const bool keep = row >= 0;
+    if (y_e)  // rare: no special cases
+      keep ? advance<true, true, true>(y_m, y_e, row) : advance<false, true, true>(y_m, y_e, 0);
+    else if (keeps_entering)
+      keep ? advance<true, false, true>(y_m, y_e, row) : advance<false, false, true>(y_m, y_e, 0);
+    else
+      keep ? advance<true, false, false>(y_m, y_e, row) : advance<false, false, false>(y_m, y_e, 0);
   }
 
   template <bool keep, bool wide, bool keep_entering>

@@ -1,4 +1,4 @@
-// Vanilla CTC and Eq. 10: one weighed sum over all paths, by meeting in the middle.
+// Vanilla CTC, Eq. 10 and the delay penalty: one weighed sum over all paths, by meeting in the middle.
 #pragma once
 #include "direction.h"
 
@@ -44,7 +44,7 @@ struct Total : Solver<Real, In> {
   }
 
   // Returns false if a wider format is needed.
-  bool solve(double risk_factor, double& loss, int64_t& bad_frame) {
+  bool solve(Risk risk, double risk_factor, double& loss, int64_t& bad_frame) {
     const int64_t middle = (T + 1) / 2;
     if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
       return bad_frame = no_memory, true;
@@ -55,13 +55,23 @@ struct Total : Solver<Real, In> {
     if (team.mine(1)) back.begin(utt.labels);
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
     // blanks: multiply their emissions, add lambda to the loss.
-    const bool risky = risk_factor != 0 && U > 0;
-    if (risky) {
+    const double frames = static_cast<double>(T), tokens = static_cast<double>(U);
+    double offset = 0, extra_range = 0;
+    if (risk == Risk::early_finish && U > 0) {
       Real m;
       Int e;
-      split_exp<Real>(risk_factor / static_cast<double>(T), m, e);
+      split_exp<Real>(risk_factor / frames, m, e);
       if (team.mine(0)) ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
       if (team.mine(1)) back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
+      offset = risk_factor, extra_range = __builtin_fabs(risk_factor);
+    }
+    // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
+    // for exp(-penalty (s - (T - 1) / 2)), and take back what a start in the middle would have got.
+    if (risk == Risk::delay_penalty && U > 0) {
+      if (team.mine(0)) ahead.weigh(risk_factor);
+      if (team.mine(1)) back.weigh(risk_factor);
+      offset = risk_factor * tokens * (frames + 1) / 2;
+      extra_range = __builtin_fabs(risk_factor) * tokens * frames;
     }
     const auto nothing = [](int64_t) {};
     if (filled && team.mine(0)) ahead.sweep(middle, nothing);
@@ -72,11 +82,11 @@ struct Total : Solver<Real, In> {
     team.sync();
     ahead.chain.follow(middle);
     back.chain.follow(T - middle + 1);
-    if (!Base::readable(__builtin_fabs(risk_factor), bad_frame)) return bad_frame != all_read;
+    if (!Base::readable(extra_range, bad_frame)) return bad_frame != all_read;
     if (team.rank == 0) {
       const double log_total = meet();
       Base::result[0] = log_total;
-      loss = Base::normaliser() - log_total + (risky ? risk_factor : 0);
+      loss = Base::normaliser() - log_total + offset;
     }
     team.sync();
     if (!utt.gradient) return true;

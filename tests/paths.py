@@ -77,6 +77,13 @@ class Enumeration:
         peak = highest.int().argmax(1, keepdim=True) + 1
         return self.loss("each", "end", -factor * (tau - peak) / self.frames)
 
+    def delay_penalty(self, penalty: float) -> Tensor:
+        """-log sum_paths p(path) exp(-penalty * (each token's start, from 0, less the middle))."""
+        if len(self.paths) == 0:
+            return self.loss()
+        delay = (self.start.double() - 1 - (self.frames - 1) / 2).sum(1)
+        return -(self.log_p - penalty * delay).logsumexp(0)
+
 
 class TableRisk(BayesRisk):
     """A risk that reads its values from a table, (N, U, T) or broadcastable."""

@@ -118,6 +118,18 @@ def test_risk_factor_must_be_a_number(risk, factor):
         risk(factor)
 
 
+@pytest.mark.parametrize("penalty", [math.nan, math.inf, None, "3", True])
+def test_penalty_must_be_a_number(penalty):
+    with pytest.raises(ValueError, match="penalty must be a finite number"):
+        brctc.DelayPenalty(penalty)
+
+
+def test_a_delay_penalty_has_no_groups():
+    groups = brctc.path_groups(*arguments().values())
+    with pytest.raises(NotImplementedError, match="DelayPenalty weighs whole paths"):
+        brctc.DelayPenalty(0.1).log_risk(groups)
+
+
 def test_the_module_refuses_bad_options_at_once():
     with pytest.raises(TypeError, match="risk must be a BayesRisk or None, got 0"):
         brctc.BayesRiskCTCLoss(0)
@@ -207,7 +219,7 @@ def test_fuzz_ten_thousand_malformed_calls():
             [
                 (
                     "loss_and_gradient",
-                    (chance.choice([0, 1, 2, 3]), chance.choice([0.0, 3.0, 300.0, math.nan]), True),
+                    (chance.choice([0, 1, 2, 3, 4]), chance.choice([0.0, 3.0, 300.0, math.nan]), True),
                 ),
                 ("path_groups", (chance.random() < 0.5,)),
                 ("best_path", ()),

@@ -60,6 +60,7 @@ def test_closed_forms(frames, target, backend, from_logits):
     cases = [(None, lambda e: e.loss())]
     cases += [(brctc.EarlyFinish(f), lambda e, f=f: e.early_finish(f)) for f in (0.0, 3.7, 40.0, -2.0)]
     cases += [(brctc.EarlyEmission(f), lambda e, f=f: e.early_emission(f)) for f in (0.0, 5.0, 60.0, -3.0)]
+    cases += [(brctc.DelayPenalty(f), lambda e, f=f: e.delay_penalty(f)) for f in (0.0, 0.3, 20.0, -1.5)]
     for risk, expected in cases:
         compare(
             lambda scores, risk=risk: call(scores, target, risk, backend, from_logits),

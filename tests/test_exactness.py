@@ -27,7 +27,7 @@ def test_the_float64_core_is_a_fair_judge():
     for kind in exactness.KINDS:
         targets = torch.randint(1, 50, (8,), generator=torch.Generator().manual_seed(1))
         logits = exactness.make_logits(kind, 60, 8, 50, targets).double()
-        for risk in (None, brctc.EarlyFinish(100.0), brctc.EarlyEmission(100.0)):
+        for risk in (None, brctc.EarlyFinish(100.0), brctc.EarlyEmission(100.0), brctc.DelayPenalty(0.5)):
             native, reference = (
                 torch.autograd.grad(
                     brctc.bayes_risk_ctc_loss(
@@ -44,7 +44,7 @@ def test_the_float64_core_is_a_fair_judge():
 def test_large_losses_are_right():
     """A loss of 100000 nats, and a step in it, come out to float precision."""
     batch = random_batch(1, 1000, 100, 50, spread=300.0, dtype=torch.float32)
-    for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0)):
+    for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0), brctc.DelayPenalty(0.5)):
         loss = batch.loss(risk)
         expected = batch._replace(scores=batch.scores.double()).loss(risk)
         assert expected.abs() > 1e4
@@ -54,7 +54,7 @@ def test_large_losses_are_right():
 def test_exponents_beyond_float_fall_back_to_double():
     """Scores so small that float32's exponents would not hold the paths."""
     batch = random_batch(2, 50, 8, 9, spread=3e7, dtype=torch.float32)
-    for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0)):
+    for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0), brctc.DelayPenalty(0.5)):
         scores = batch.scores.clone().requires_grad_()
         loss = batch._replace(scores=scores).loss(risk, from_logits=True)
         exact = batch.scores.double().requires_grad_()
@@ -106,7 +106,20 @@ def test_gradient_noise_does_not_grow_with_the_risk_factor():
             assert exactness.error(*errors) < 2e-6, (make, factor)
 
 
+@pytest.mark.parametrize("kind", exactness.KINDS)
+def test_delay_penalty_in_float32(kind):
+    """Weights of up to 50,000 nats beside one another leave the gradient its digits."""
+    targets = torch.randint(1, 50, (100,), generator=torch.Generator().manual_seed(1))
+    logits = exactness.make_logits(kind, 1000, 100, 50, targets)
+    for penalty in (0.01, 0.1, 1.0):
+        risk = brctc.DelayPenalty(penalty)
+        found, exact = (exactness.gradient(x, targets, risk, True) for x in (logits, logits.double()))
+        assert exactness.error(found, exact) <= exactness.BARS["last"]
+
+
 def test_factors_that_nothing_holds_are_refused():
     batch = random_batch(2, 30, 4, 7)
     with pytest.raises(ValueError, match="risk factor of utterance 0 are too large"):
         batch.loss(brctc.EarlyFinish(1e300))
+    with pytest.raises(ValueError, match="risk factor of utterance 0 are too large"):
+        batch.loss(brctc.DelayPenalty(1e300))

@@ -22,6 +22,8 @@ RISKS = [
     brctc.EarlyFinish(0.0),
     brctc.EarlyFinish(8.0),
     brctc.EarlyEmission(12.0),
+    brctc.DelayPenalty(0.2),
+    brctc.DelayPenalty(-3.0),
     TableRisk(torch.tensor(0.3), "last", "start"),
     TableRisk(torch.linspace(-1, 1, 1), "each", "start"),
 ]
@@ -65,7 +67,7 @@ def test_native_equals_reference(batch, risk, from_logits):
 
 
 @settings(max_examples=60, deadline=None)
-@given(batch=batches(), factory=st.sampled_from([brctc.EarlyFinish, brctc.EarlyEmission]))
+@given(batch=batches(), factory=st.sampled_from([brctc.EarlyFinish, brctc.EarlyEmission, brctc.DelayPenalty]))
 def test_risk_factor_zero_is_torch_at_the_logits(batch, factory):
     scores = torch.nan_to_num(batch.scores.double())
     if batch.scores.abs().nan_to_num().max() > 100:
@@ -120,6 +122,7 @@ RISKS_TO_CHECK = [
     None,
     brctc.EarlyFinish(4.0),
     brctc.EarlyEmission(6.0),
+    brctc.DelayPenalty(0.5),
     TableRisk(torch.ones(1), "each", "start"),
 ]
 
@@ -188,7 +191,7 @@ def test_instruction_sets_agree(isa):
 import sys, torch, brctc
 from tests.batches import random_batch
 batch = random_batch(3, 60, 9, 40, dtype=torch.float32)
-for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0)):
+for risk in (None, brctc.EarlyFinish(5.0), brctc.EarlyEmission(5.0), brctc.DelayPenalty(0.1)):
     for backend in ("cpu", "reference"):
         scores = batch.scores.clone().requires_grad_()
         own = batch._replace(scores=scores if backend == "cpu" else scores.double())

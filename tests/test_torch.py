@@ -12,7 +12,7 @@ import brctc
 from tests.batches import random_batch
 from tests.paths import TableRisk
 
-RISKS = [None, brctc.EarlyFinish(4.0), brctc.EarlyEmission(6.0)]
+RISKS = [None, brctc.EarlyFinish(4.0), brctc.EarlyEmission(6.0), brctc.DelayPenalty(0.2)]
 OWN = TableRisk(torch.linspace(-1, 1, 9), "each", "start")
 
 

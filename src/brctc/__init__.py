@@ -3,7 +3,7 @@
 from brctc.align import BestPath, Infeasible, best_path, check_feasible, path_groups
 from brctc.kernels import backends
 from brctc.loss import BayesRiskCTCLoss, bayes_risk_ctc_loss
-from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish, PathGroups
+from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish, PathGroups
 from brctc.transducer import transducer_joint_loss, transducer_loss
 from brctc.trim import trim, trimmed_lengths
 
@@ -13,6 +13,7 @@ __all__ = [
     "BayesRisk",
     "BayesRiskCTCLoss",
     "BestPath",
+    "DelayPenalty",
     "EarlyEmission",
     "EarlyFinish",
     "Infeasible",

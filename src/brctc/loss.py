@@ -31,7 +31,7 @@ def bayes_risk_ctc_loss(
         targets: (N, U) padded, or all labels one after the other; any integer dtype.
         input_lengths: (N), frames of each utterance.
         target_lengths: (N), labels of each utterance; 0 is allowed and is plain CTC.
-        risk: which paths are preferred: EarlyFinish, EarlyEmission or a BayesRisk of your own.
+        risk: which paths are preferred: EarlyFinish, EarlyEmission, DelayPenalty or a BayesRisk of your own.
         blank: index of the blank class.
         reduction: "none" gives (N); "sum"; "mean" divides each loss by its target length first.
         zero_infinity: an utterance that cannot be aligned has loss 0 instead of inf. Its gradient

@@ -122,6 +122,24 @@ class EarlyEmission(BayesRisk):
         return -self.risk_factor * delay / groups.input_lengths[:, None, None]
 
 
+@dataclass(frozen=True)
+class DelayPenalty(BayesRisk):
+    """Every token costs `penalty` nats for each frame that it starts later (k2's delay penalty).
+
+    A path counts exp(-penalty * sum_u (start_u - (T - 1) / 2)) times as much, with T the utterance's own
+    frames, counted from 0: a token that starts in the middle is free. This weighs whole paths, all
+    tokens of each at once, and not the groups of one token: there is no `log_risk`.
+    """
+
+    penalty: float
+
+    def __post_init__(self) -> None:
+        _finite("penalty", self.penalty)
+
+    def log_risk(self, groups: PathGroups) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} weighs whole paths: its groups have no risk")
+
+
 def risk_loss(risk: BayesRisk, groups: PathGroups, weighed_sum: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk.
 

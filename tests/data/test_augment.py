@@ -1,11 +1,11 @@
-"""SpecAugment changes what it may, as much as it may, and never the padding."""
+"""SpecAugment and TrimTail change what they may, as much as they may, and never the padding."""
 
 import math
 
 import pytest
 import torch
 
-from brctc.data import SpecAugmentConfig, spec_augment
+from brctc.data import SpecAugmentConfig, spec_augment, trim_tail
 
 OFF = SpecAugmentConfig(num_time_masks=0, num_frequency_masks=0, max_time_warp=0)
 LENGTHS = torch.tensor([120, 77, 40, 3, 2, 1])
@@ -104,3 +104,27 @@ def test_warped_frames_lie_between_their_neighbours():
     found = augment(features, torch.full((50,), 60), OFF.model_copy(update={"max_time_warp": 5}))
     assert (found.amax((1, 2)) <= features.amax((1, 2))).all()
     assert not torch.equal(found, features)
+
+
+def test_tails_are_cut_evenly():
+    lengths = torch.full((20000,), 100)
+    left = trim_tail(lengths, torch.ones_like(lengths), 10, torch.Generator().manual_seed(0))
+    counts = (100 - left).bincount()
+    assert counts[0] == 0
+    assert len(counts) == 11
+    assert (counts[1:] - 2000).abs().max() < 200
+    again = trim_tail(lengths, torch.ones_like(lengths), 10, torch.Generator().manual_seed(0))
+    assert again.equal(left)
+
+
+def test_an_utterance_that_would_be_too_short_stays_whole():
+    lengths = torch.tensor([100, 100, 100, 9, 1]).repeat(2000)
+    needed = torch.tensor([1, 95, 100, 1, 1]).repeat(2000)
+    left = trim_tail(lengths, needed, 10, torch.Generator().manual_seed(0)).view(-1, 5).unique(dim=0)
+    assert [column.unique().tolist() for column in left.T] == [
+        list(range(90, 100)),
+        [95, 96, 97, 98, 99, 100],
+        [100],
+        [5, 6, 7, 8, 9],  # less than half is cut
+        [1],
+    ]

@@ -36,6 +36,7 @@ DECODERS = [
         ({"transducer": True}, Objective(), {"inter_ctc": 0.15, "ctc": 0.35, "transducer": 1.0}),
         ({"attention": True}, Objective(ctc_weight=1, attention_weight=0), {"inter_ctc": 0.3, "ctc": 0.7}),
         ({}, Objective(inter_weight=0), {"ctc": 1.0}),
+        ({}, Objective(peak_first=0.1), {"inter_ctc": 0.3, "ctc": 0.7, "peak_first": 0.07}),
         ({}, Objective(inter_weight=1, ctc_weight=2), {"inter_ctc": 2.0}),
     ],
 )
@@ -50,6 +51,8 @@ def test_impossible_objectives():
         Objective(attention_weight=-1)
     with pytest.raises(ValueError, match="ctc_weight is nan"):
         Objective(ctc_weight=math.nan)
+    with pytest.raises(ValueError, match="peak_first is -1"):
+        Objective(peak_first=-1.0)
     with pytest.raises(ValueError, match="but the system has no transducer part"):
         Objective(transducer_weight=1.0).weights(toy_config(attention=True))
     with pytest.raises(ValueError, match="give all three"):
@@ -65,7 +68,9 @@ def test_loss_is_the_weighed_mean_over_utterances(decoders, trim):
     system = toy_system(**decoders)
     batch = toy_batch()
     finish_early(system, batch)
-    objective = Objective(brctc.EarlyFinish(3.0), brctc.EarlyFinish(2.0) if not trim else None, trim)
+    objective = Objective(
+        brctc.EarlyFinish(3.0), brctc.EarlyFinish(2.0) if not trim else None, trim, peak_first=0.2
+    )
     found = system(batch, objective)
     weights = objective.weights(system.config)
     assert set(found) == {"loss", *weights} | ({"factor"} if trim else set())

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from brctc.data import SpecAugmentConfig
+from brctc.data import AugmentConfig
 from brctc.models import (
     AttentionConfig,
     EmformerConfig,
@@ -97,6 +97,22 @@ REFUSED = [
     ("stages.first.inter_risk.factor", [3], "inter_risk.factor: .*got the point 3"),
     ("stages.first.inter_risk.factor", [], "inter_risk.factor: .*got an empty list"),
     ("stages.first.inter_risk.factor", -1, "inter_risk.factor: expected a finite number from 0"),
+    ("stages.first.inter_risk.kind", "delay_penalty", "did you mean 'delay-penalty'?"),
+    (
+        "stages.first.final_risk",
+        {"kind": "delay-penalty"},
+        "final_risk.factor: .*delay-penalty needs a factor",
+    ),
+    ("stages.first.peak_first", -1, "stages.first.peak_first: expected a finite number from 0"),
+    ("stages.first.peak_first", [[5, 1], [2, 0]], "stages.first.peak_first: .*must rise, but 2 follows 5"),
+    (
+        "stages.first",
+        {"steps": 3, "weights": {"inter": 1, "ctc": 1}, "peak_first": 0.1},
+        "first.peak_first: has no",
+    ),
+    ("augment.trim_tail_frames", -1, "augment.trim_tail_frames: input should be greater"),
+    ("augment.trim_tail_frames", 2.5, "augment.trim_tail_frames: .*valid integer"),
+    ("augment.trim_tail", 5, "unknown key; did you mean augment.trim_tail_frames?"),
     ("stages.first.trim", {"threshold": 2}, "stages.first.trim.threshold: input should be less than 1"),
     ("stages.first.curriculum.share", 1.5, "stages.first.curriculum.share: "),
     ("checkpoints.average", 4, "checkpoints.average: 4 are to be averaged, but keep is 3"),
@@ -327,7 +343,7 @@ def test_paper_recipes(corpus, system, factor, classes, parameters):
         assert second.inherit == "encoder"
     assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
     assert recipe.batch_s == 400
-    assert recipe.augment == SpecAugmentConfig()
+    assert recipe.augment == AugmentConfig()
     assert recipe.corpus.options["speeds"] == [0.9, 1.0, 1.1]
     assert recipe.model.encoder == EncoderConfig()
     assert recipe.model.attention == AttentionConfig()
@@ -350,7 +366,7 @@ def test_the_online_recipe_of_the_paper():
     assert (stage.epochs, stage.trim) == (100, None)
     assert recipe.risk_of(stage) == RiskConfig(kind="early-emission", factor=20)
     assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
-    assert (recipe.batch_s, recipe.augment) == (400, SpecAugmentConfig())
+    assert (recipe.batch_s, recipe.augment) == (400, AugmentConfig())
     assert recipe.decode.method == "ctc-greedy"
     with torch.device("meta"):
         system = System(recipe.system_of(stage), 80, 4233)

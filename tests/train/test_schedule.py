@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from brctc import EarlyEmission, EarlyFinish
+from brctc import DelayPenalty, EarlyEmission, EarlyFinish
 from brctc.train import OptimiserConfig, RiskConfig, learning_rate, risk_at, risk_factor
 
 DESIGN = ((0, 0.0), (150, 0.0), (300, 25.0), (800, 25.0), (2500, 6.0))
@@ -59,5 +59,6 @@ def test_risk_of_a_step():
     assert risk_at(risk, 5) is None  # factor 0 is plain CTC
     assert risk_at(risk, 15) == EarlyFinish(2.5)
     assert risk_at(RiskConfig(kind="early-emission", factor=20), 5) == EarlyEmission(20.0)
+    assert risk_at(RiskConfig(kind="delay-penalty", factor=[[0, 0], [10, 0.2]]), 5) == DelayPenalty(0.1)
     assert risk_at(RiskConfig(), 5) is None
     assert math.isclose(risk_factor(risk.factor, 99), 5)

@@ -4,20 +4,27 @@ import pytest
 import yaml
 
 from brctc.train import RecipeError, load_sweep
-from brctc.train.sweep import START
 from tests.train.tiny import EMFORMER, tiny_recipe
 
 STAGE = {"steps": 4, "weights": {"inter": 0, "ctc": 1.0}}
 EARLY = {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}}
+LATE = {"stages.only.final_risk": {"kind": "early-emission", "factor": 1}}
 SWEEP = {
     "recipe": "online.yaml",
     "tune": {"stages.only.inherit": "whole", "stages.only.steps": 2},
-    "methods": {"vanilla": {}, "early": EARLY},
+    "starts": {"plain": {}, "early": EARLY},
+    "methods": {
+        "vanilla": {"start": "plain"},
+        "early": {"start": "early", "changes": LATE},
+    },
     "blocks": [
         {"chunks_ms": [40, 20], "methods": ["early", "vanilla"]},
         {"chunks_ms": [40], "right_contexts": [0.5, 1], "methods": ["early"]},
     ],
 }
+
+
+ALONE = {"blocks": [{"chunks_ms": [40], "methods": ["early"]}]}
 
 
 def write_sweep(folder, **changes):
@@ -33,22 +40,27 @@ def test_cells(tmp_path):
     plan = load_sweep(write_sweep(tmp_path), "out", {"seed": 3})
     names = ["vanilla-20+10", "vanilla-40+20", "early-20+10", "early-40+20", "early-40+40"]
     assert [cell.name for cell in plan.cells] == names
-    assert plan.start.stages["only"].steps == 4
-    assert plan.start.start is None
+    assert list(plan.starts) == ["start-plain", "start-early"]
+    factors = [recipe.stages["only"].final_risk.factor for recipe in plan.starts.values()]
+    assert factors == [0, 5]
+    for recipe in plan.starts.values():
+        assert (recipe.start, recipe.stages["only"].steps, recipe.seed) == (None, 4, 3)
     for cell in plan.cells:
         recipe, encoder = cell.recipe, cell.recipe.model.encoder
-        assert (recipe.start, recipe.seed) == (f"out/{START}", 3)
+        start = "out/start-early" if cell.method == "early" else "out/start-plain"
+        assert (recipe.start, recipe.seed) == (start, 3)
         assert (recipe.stages["only"].steps, recipe.stages["only"].inherit) == (2, "whole")
         assert (cell.chunk_ms, cell.right_context_ms) == (
             10 * encoder.chunk_frames,
             10 * encoder.right_context_frames,
         )
-        assert recipe.stages["only"].final_risk.factor == (5 if cell.method == "early" else 0)
+        assert recipe.stages["only"].final_risk.factor == (1 if cell.method == "early" else 0)
 
 
-def test_without_tuning_cells_start_from_nothing(tmp_path):
-    plan = load_sweep(write_sweep(tmp_path, tune=None), "out")
-    assert plan.start is None
+def test_without_starts_cells_are_trained_from_nothing(tmp_path):
+    methods = {"vanilla": {}, "early": {"changes": EARLY}}
+    plan = load_sweep(write_sweep(tmp_path, starts={}, methods=methods), "out")
+    assert plan.starts == {}
     assert {(cell.recipe.start, cell.recipe.stages["only"].steps) for cell in plan.cells} == {(None, 4)}
 
 
@@ -58,7 +70,8 @@ def test_without_tuning_cells_start_from_nothing(tmp_path):
         ({"methods": {"vanilla": {}}}, "blocks.0.methods: there is no method 'early', but vanilla"),
         ({"method": {}}, "method: Extra inputs"),
         ({"blocks": [{"chunks_ms": [35], "methods": ["early"]}]}, "35 ms is no whole number of frames of 10"),
-        ({"methods": {"vanilla": {}, "early": {"stages.only.risk": 1}}}, "stages.only.risk: unknown key"),
+        ({"methods": {"early": {"changes": {"stages.only.risk": 1}}}, **ALONE}, "stages.only.risk: unknown"),
+        ({"starts": {"plain": {}}}, "methods.early.start: there is no start 'early', but plain"),
         ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
     ],
 )

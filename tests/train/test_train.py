@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from brctc.align import check_feasible
 from brctc.data import Prepared, make_batch
-from brctc.models import Objective, OnlineEncoder, System, SystemConfig, load_model
+from brctc.models import Objective, OnlineEncoder, System, SystemConfig, load_model, subsampled_lengths
 from brctc.train import (
     CheckpointError,
     NonFiniteError,
@@ -233,7 +234,7 @@ def test_parts_add_up_to_the_batch(trained):
 
     def gradients(num_parts):
         system.zero_grad()
-        for batch in load_parts(prepared, tokenizer, plan, range(num_parts), num_parts, None, 0).values():
+        for batch in load_parts(prepared, tokenizer, plan, range(num_parts), num_parts, None, 0, 1).values():
             batch.features = batch.features.double()
             (len(batch.ids) / len(plan.indices) * system(batch, Objective())["loss"]).backward()
         return [parameter.grad.clone() for parameter in system.parameters()]
@@ -297,7 +298,7 @@ def test_augmentation_is_a_function_of_seed_step_and_part(trained):
 
     def features(seed, step, part):
         plan = PlannedBatch([3, 4, 5, 3, 4, 5], Position(step=step))
-        (batch,) = load_parts(prepared, tokenizer, plan, [part], 2, augment, seed).values()
+        (batch,) = load_parts(prepared, tokenizer, plan, [part], 2, augment, seed, 1).values()
         return batch.features
 
     made = [features(1, 7, 0), features(1, 7, 0), features(2, 7, 0), features(1, 8, 0)]
@@ -305,3 +306,56 @@ def test_augmentation_is_a_function_of_seed_step_and_part(trained):
     assert not made[0].equal(made[2])
     assert not made[0].equal(made[3])
     assert not made[0].equal(make_batch(prepared, [3, 5, 4], tokenizer).features)
+
+
+def test_tails_are_trimmed_as_labels_allow(trained):
+    """Each encoder frame count is what the labels need or more; the masks are those of SpecAugment alone."""
+    prepared = Prepared(trained / "prepared", "train")
+    tokenizer = load_model(trained / "run" / "model").tokenizer
+    augment = tiny_recipe(trained).augment
+    plan = PlannedBatch(list(range(40)), Position(step=3))
+    settings = [augment, augment.model_copy(update={"trim_tail_frames": 30})]
+    (whole,), (cut,), (same,) = (
+        load_parts(prepared, tokenizer, plan, [0], 1, setting, 1, 2).values()
+        for setting in (*settings, settings[1])
+    )
+    assert cut.features.equal(same.features)
+    assert cut.lengths.equal(same.lengths)
+    taken = whole.lengths - cut.lengths
+    assert 0 <= taken.min() < taken.max() <= 30
+    assert (taken > 0).float().mean() > 0.5
+    assert not check_feasible(cut.targets, subsampled_lengths(cut.lengths, 2), cut.target_lengths)
+    assert cut.features.shape[1] == cut.lengths.max()
+    for n, length in enumerate(cut.lengths):
+        assert cut.features[n, :length].equal(whole.features[n, :length])
+        assert cut.features[n, length:].eq(0).all()
+
+
+PEERS = {
+    "trim-tail": ({"augment": {"trim_tail_frames": 8}}, {}),
+    "delay-penalty": ({}, {"final_risk": {"kind": "delay-penalty", "factor": [[0, 0], [2, 0.5]]}}),
+    "peak-first": ({}, {"peak_first": [[0, 0], [2, 0.5]]}),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_act_and_repeat(trained, tmp_path, name):
+    """An option changes what is learnt, the same way every time and after a resume."""
+    changes, options = PEERS[name]
+    stage = {"steps": 5, "weights": {"inter": 0, "ctc": 1.0}}
+    shared = {"model": {"encoder": EMFORMER}, "checkpoints": {"every_steps": 2, "keep": 3, "average": 1}}
+    plain = tiny_recipe(trained, **shared, stages={"only": stage}, augment={})
+    peer = tiny_recipe(trained, **{"augment": {}, **shared, **changes}, stages={"only": stage | options})
+    for folder, recipe in (("plain", plain), ("peer", peer), ("resumed", peer)):
+        train(recipe, tmp_path / folder, progress=False)
+    shutil.rmtree(tmp_path / "resumed" / "model")
+    for path in list_checkpoints(tmp_path / "resumed" / "checkpoints")[1:]:
+        shutil.rmtree(path)
+    train(peer, tmp_path / "resumed", resume=True, progress=False)
+    names = [weights_name(tmp_path / folder) for folder in ("plain", "peer", "resumed")]
+    assert names[0] != names[1] == names[2]
+    steps = [line for line in read_metrics(tmp_path / "peer") if "seconds" in line]
+    weights = [0, 0.25, 0.5, 0.5, 0.5] if name == "peak-first" else [0] * 5
+    for line, weight in zip(steps, weights, strict=True):
+        assert line["loss"] == pytest.approx(line["ctc"] + weight * line.get("peak_first", 0))
+        assert ("peak_first" in line) == (weight > 0)

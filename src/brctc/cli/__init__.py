@@ -19,6 +19,7 @@ COMMANDS = {
     "report": "write an HTML page about trained models",
     "plot": "draw where trained models predict what is said",
     "compare": "all of it for several recipes: train side by side, decode, report",
+    "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
 }
 FAILED, STOPPED = 2, 130
 

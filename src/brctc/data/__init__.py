@@ -2,7 +2,7 @@
 
 from brctc.data import extras  # noqa: F401
 from brctc.data.audio import AudioError, load_audio
-from brctc.data.augment import SPEEDS, SpecAugmentConfig, spec_augment
+from brctc.data.augment import SPEEDS, AugmentConfig, SpecAugmentConfig, spec_augment, trim_tail
 from brctc.data.batching import Batch, make_batch, plan_batches
 from brctc.data.config import Config
 from brctc.data.corpora import (
@@ -42,6 +42,7 @@ __all__ = [
     "Aligner",
     "AlignmentError",
     "AudioError",
+    "AugmentConfig",
     "Batch",
     "CORPORA",
     "Config",
@@ -75,5 +76,6 @@ __all__ = [
     "read_manifest",
     "record",
     "spec_augment",
+    "trim_tail",
     "write_manifest",
 ]

@@ -1,4 +1,4 @@
-"""SpecAugment: time warping, time masks and frequency masks (Park et al., 2019)."""
+"""SpecAugment: time warping, time masks and frequency masks (Park et al., 2019). TrimTail: shorter ends."""
 
 from typing import Annotated
 
@@ -30,6 +30,13 @@ class SpecAugmentConfig(Config):
     """Frames by which a random frame is moved, at most; the frames around it follow."""
 
 
+class AugmentConfig(SpecAugmentConfig):
+    """What is done to the features of a training batch."""
+
+    trim_tail_frames: Count = 0
+    """TrimTail: feature frames that are cut off at an utterance's end, at most; 0 for none."""
+
+
 def spec_augment(
     features: Tensor, lengths: Tensor, config: SpecAugmentConfig, generator: torch.Generator
 ) -> Tensor:
@@ -56,6 +63,20 @@ def spec_augment(
     bins = torch.full_like(lengths, F)
     masked = masked | _masks(F, bins, bins.clamp(max=config.frequency_mask_length), frequency)[:, None, :]
     return torch.where(exists, torch.where(masked, mean, warped), features)
+
+
+def trim_tail(lengths: Tensor, at_least: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """(N): how many frames are left when 1 to `most`, drawn evenly, are cut off at the end.
+
+    TrimTail (Song et al., 2022, arXiv 2211.00522): what is said last must be said by then, so that a model
+    learns to say everything sooner. As in the authors' code, every utterance is cut unless that
+    would take half of it. Here one that would have fewer than its `at_least` frames, those that an
+    alignment of its labels needs, stays whole too.
+    """
+    uniform = torch.rand(len(lengths), generator=generator, device=generator.device, dtype=torch.float64)
+    cut = 1 + (uniform.to(lengths.device) * most).long()
+    left = lengths - cut
+    return torch.where((2 * cut < lengths) & (left >= at_least), left, lengths)
 
 
 def _masks(size: int, lengths: Tensor, longest: Tensor, uniform: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
 from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.reduction import reduce_losses
-from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
+from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
 
-_CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
+_CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2, DelayPenalty: 3}
 
 
 # Beyond, the weights of Eq. 11 leave the range of a double (native/groups.h, largest_factor).
@@ -36,7 +36,7 @@ def has_closed_form(risk: BayesRisk | None) -> bool:
 
 def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool) -> Tensor:
     """The reduced loss, for a risk that has a closed form."""
-    factor = float(getattr(risk, "risk_factor", 0.0))
+    factor = float(risk.penalty if isinstance(risk, DelayPenalty) else getattr(risk, "risk_factor", 0.0))
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
     options = (_CLOSED_FORMS[type(risk)], factor, gradient)
     if is_traced(inputs.scores):

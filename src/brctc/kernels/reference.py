@@ -13,19 +13,22 @@ from torch import Tensor
 
 from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets
 from brctc.kernels.reduction import reduce_losses
+from brctc.risk import BayesRisk, DelayPenalty
 
 NEVER = -1e30
 
 
-def has_closed_form(risk: object) -> bool:
-    """Only plain CTC: all risks go through their groups here."""
-    return risk is None
+def has_closed_form(risk: BayesRisk | None) -> bool:
+    """Only where all paths are weighed at once: other risks go through their groups here."""
+    return risk is None or type(risk) is DelayPenalty
 
 
-def loss(inputs: Inputs, risk: None, reduction: str, zero_infinity: bool) -> Tensor:
-    """Plain CTC: -log P(l|x), reduced."""
+def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool) -> Tensor:
+    """-log of the summed path probabilities, weighed by a delay penalty or not at all; reduced."""
     emissions, skip, inputs = _lattice(inputs)
-    alpha = _forward(emissions, skip)
+    alpha = _forward(
+        emissions, skip, _start_weights(risk.penalty, inputs) if isinstance(risk, DelayPenalty) else None
+    )
     losses = -_hide_never(_final(alpha, inputs))
     return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
@@ -124,14 +127,27 @@ def _start(emissions: Tensor) -> Tensor:
     return torch.where(states < 2, emissions.new_zeros(()), NEVER).expand(emissions.shape[0], -1)
 
 
-def _forward(emissions: Tensor, skip: Tensor) -> Tensor:
-    """alpha (N, T, S): all path beginnings that stand in state s at frame t."""
-    alpha = _start(emissions) + emissions[:, 0]
+def _forward(emissions: Tensor, skip: Tensor, start_weights: Tensor | None = None) -> Tensor:
+    """alpha (N, T, S): all path beginnings that stand in state s at frame t.
+
+    `start_weights` (N, T), in nats, are added to a path where it enters a label.
+    """
+    weights = emissions.new_zeros(()).expand(emissions.shape)
+    if start_weights is not None:
+        is_label = torch.arange(emissions.shape[2], device=emissions.device) % 2
+        weights = start_weights[:, :, None] * is_label
+    alpha = _start(emissions) + weights[:, 0] + emissions[:, 0]
     rows = [alpha]
     for t in range(1, emissions.shape[1]):
-        alpha = _add(alpha, _entering_from(alpha, skip)) + emissions[:, t]
+        alpha = _add(alpha, _entering_from(alpha, skip) + weights[:, t]) + emissions[:, t]
         rows.append(alpha)
     return torch.stack(rows, 1)
+
+
+def _start_weights(penalty: float, inputs: Inputs) -> Tensor:
+    """(N, T): what a token that starts at frame t adds to its path, 0 in the middle of the utterance."""
+    frame = torch.arange(inputs.scores.shape[0], device=inputs.scores.device, dtype=inputs.scores.dtype)
+    return -penalty * (frame - (inputs.input_lengths[:, None] - 1) / 2)
 
 
 def _entering(alpha: Tensor, skip: Tensor) -> Tensor:

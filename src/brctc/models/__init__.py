@@ -14,7 +14,7 @@ from brctc.models.emformer import State
 from brctc.models.encoder import Encoded, Encoder
 from brctc.models.online_encoder import EncodedChunk, OnlineEncoder
 from brctc.models.streaming import EncodedFrames, Stream, read_together
-from brctc.models.subsampling import subsampled_lengths
+from brctc.models.subsampling import frames_to_enter, subsampled_lengths
 from brctc.models.system import Objective, System, count_parameters
 from brctc.models.transducer import PredictionState, Transducer
 
@@ -41,6 +41,7 @@ __all__ = [
     "TransducerConfig",
     "TrimConfig",
     "count_parameters",
+    "frames_to_enter",
     "load_model",
     "read_together",
     "save_model",

@@ -15,6 +15,11 @@ def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
     return lengths if factor == 1 else (lengths - WINDOW).div(factor, rounding_mode="floor") + 1
 
 
+def frames_to_enter(lengths: Tensor, factor: int) -> Tensor:
+    """The fewest frames of which `lengths` frames come out, 1 or more."""
+    return lengths if factor == 1 else factor * (lengths - 1) + WINDOW
+
+
 class Subsampling(nn.Module):
     """(N, T, F) features to (N, T', dim), with T' and the lengths of `subsampled_lengths`.
 

@@ -13,6 +13,7 @@ from brctc.models.config import EmformerConfig, SystemConfig, TrimConfig
 from brctc.models.encoder import Encoded, Encoder
 from brctc.models.normalisation import Normalisation
 from brctc.models.online_encoder import OnlineEncoder
+from brctc.models.peak_first import peak_first_loss
 from brctc.models.transducer import Transducer
 from brctc.risk import BayesRisk
 
@@ -45,7 +46,7 @@ class Batch(Protocol):
 class Objective:
     """What one stage of training minimises:
 
-    ctc_weight * ((1 - inter_weight) * ctc + inter_weight * inter_ctc)
+    ctc_weight * ((1 - inter_weight) * (ctc + peak_first * peak_first_loss) + inter_weight * inter_ctc)
     + attention_weight * attention + transducer_weight * transducer
 
     Weights that are None are table 3's: ctc 0.3 and attention 0.7, or ctc 0.5 and transducer 1.0, or
@@ -60,17 +61,18 @@ class Objective:
     ctc_weight: float | None = None
     attention_weight: float | None = None
     transducer_weight: float | None = None
+    peak_first: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.inter_weight <= 1:
             raise ValueError(f"inter_weight is {self.inter_weight}, expected 0 to 1")
-        for name in ("ctc_weight", "attention_weight", "transducer_weight"):
+        for name in ("ctc_weight", "attention_weight", "transducer_weight", "peak_first"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is {value}, expected 0 or more")
 
     def weights(self, system: SystemConfig) -> dict[str, float]:
-        """The weights of "inter_ctc", "ctc", "attention" and "transducer" for a system, 0 left out."""
+        """The weights of "inter_ctc", "ctc", "peak_first", "attention" and "transducer", 0 left out."""
         if system.online and self.inter_weight:
             raise ValueError(f"inter_weight is {self.inter_weight}, but an emformer has one CTC: say 0")
         if system.online and self.trim:
@@ -89,6 +91,7 @@ class Objective:
             usual["ctc"] = 0.3
         ctc = usual["ctc"] if self.ctc_weight is None else self.ctc_weight
         weights = {"inter_ctc": ctc * self.inter_weight, "ctc": ctc * (1 - self.inter_weight)}
+        weights["peak_first"] = weights["ctc"] * self.peak_first
         for name, weight in given.items():
             weights[name] = (usual[name] if weight is None else weight) if has[name] else 0.0
         if not any(weights.values()):
@@ -131,8 +134,8 @@ class System(nn.Module):
         return self.encoder(self.normalisation(features, lengths), lengths, trim)
 
     def forward(self, batch: Batch, objective: Objective) -> dict[str, Tensor]:
-        """ "loss", to be minimised, and for the log its parts, "inter_ctc", "ctc", "attention" and
-        "transducer"; with trimming also "factor": frames kept, of all."""
+        """ "loss", to be minimised, and for the log its parts, "inter_ctc", "ctc", "peak_first",
+        "attention" and "transducer"; with trimming also "factor": frames kept, of all."""
         self._check_features(batch.features, batch.lengths)
         weights = objective.weights(self.config)
         targets, target_lengths = batch.targets, batch.target_lengths
@@ -150,6 +153,8 @@ class System(nn.Module):
             elif name == "ctc":
                 risk, logits, lengths = objective.final_risk, encoded.logits, encoded.lengths
                 parts[name] = ctc_loss(logits, lengths, targets, target_lengths, risk)
+            elif name == "peak_first":
+                parts[name] = peak_first_loss(encoded.logits, encoded.lengths, target_lengths)
             elif name == "attention":
                 assert self.attention is not None  # or it would have no weight
                 parts[name] = self.attention.loss(*decoder_inputs)

@@ -36,6 +36,8 @@ class OnlineEvaluation:
     unit: Unit
     """Of the errors."""
     error: ErrorRate
+    texts: tuple[str, ...]
+    """What was recognized: with it, errors can be compared in pairs."""
     chunk_ms: float
     right_context_ms: float
     rtf: float
@@ -125,6 +127,7 @@ def evaluate_online(
         utterances=len(chosen),
         unit=unit,
         error=error_rate([prepared.utterances[i].text for i in chosen], texts, unit),
+        texts=tuple(texts),
         chunk_ms=chunk_ms,
         right_context_ms=right_context_ms,
         rtf=rtf,

@@ -112,7 +112,8 @@ def write_report(
         "speed": ("Speed and beam", sections.speed(evaluation)),
         "made": ("How this page was made", sections.made(read, evaluation, command)),
     }
-    write_text(Path(out), _page(evaluation, contents))
+    title = f"Bayes-risk CTC on {evaluation.corpus}"
+    write_text(Path(out), html_page(title, sections.about(evaluation), contents))
 
 
 def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
@@ -138,8 +139,9 @@ def open_split(named: Mapping[str, Path], split: str) -> Prepared:
     return Prepared(directory, split)
 
 
-def _page(evaluation: Evaluation, contents: Mapping[str, tuple[str, str]]) -> str:
-    title = escape(f"Bayes-risk CTC on {evaluation.corpus}")
+def html_page(title: str, about: str, contents: Mapping[str, tuple[str, str]]) -> str:
+    """A page of sections: their headings and HTML by the names that links go to."""
+    title = escape(title)
     links = "".join(f'<a href="#{name}">{escape(heading)}</a>\n' for name, (heading, _) in contents.items())
     body = "".join(
         f'<section id="{name}"><h2>{escape(heading)}</h2>\n{content}</section>\n'
@@ -152,6 +154,6 @@ def _page(evaluation: Evaluation, contents: Mapping[str, tuple[str, str]]) -> st
 <style>{CSS}</style></head>
 <body>
 <header id="about"><h1>{title}</h1>
-{sections.about(evaluation)}<nav>{links}</nav></header>
+{about}<nav>{links}</nav></header>
 {body}</body></html>
 """

@@ -1,7 +1,7 @@
 """The sections of the page: each a few plots or a table, and a line on how to read them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import yaml
@@ -34,7 +34,7 @@ such.</p>
 def results(evaluation: Evaluation) -> str:
     """Bars, and the table with the paper's figures."""
     first = escape(evaluation.systems[0].name)
-    bars = _figure(
+    bars = figure_html(
         plot_results(evaluation),
         """Shorter is better everywhere. Left: the thin line is the 95% bootstrap interval over utterances.
 Middle: pale bars show what trimming would keep of a model that is not trimmed; no alignment fits into less
@@ -57,7 +57,7 @@ def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> s
 probability of each token, frame by frame, {_output(runs)}, in the colours of the bars; grey bars are tokens
 that are not said, the thin grey line is the blank. {_ends(runs)}"""
     plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
-    return "".join(_figure(plot, note if i == 0 else "") for i, plot in enumerate(plots))
+    return "".join(figure_html(plot, note if i == 0 else "") for i, plot in enumerate(plots))
 
 
 def _output(runs: Sequence[RunFiles]) -> str:
@@ -83,7 +83,7 @@ def evolution(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     if without:
         names = escape(", ".join(without))
         return f"<p>No snapshots were asked for (<code>monitor.snapshot_steps</code>) in: {names}.</p>\n"
-    return _figure(
+    return figure_html(
         plot_evolution(runs, Prepared(prepared.directory, "dev")),
         """One utterance of the development set, from the first step (top) to the last. For each system,
 left: the posterior of the intermediate CTC, online of the only one; right: minus the gradient of its loss,
@@ -98,7 +98,7 @@ def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     online = [run.name for run in runs if run.model.system.config.online]
     if online:
         return f"<p>Online, frames attend to their chunk alone: {escape(', '.join(online))}.</p>\n"
-    return _figure(
+    return figure_html(
         plot_attention(runs, prepared, attention_index(runs, prepared)),
         """A row of a map is one output frame, bright where it looks; looking at itself is the diagonal.
 Triangles mark the frames of the spikes, boxes what each of them must fetch: the frames in which its token
@@ -110,7 +110,7 @@ what is left. An utterance that all models read right, where there is one.""",
 
 def curves(runs: Sequence[RunFiles]) -> str:
     """Training curves."""
-    return _figure(
+    return figure_html(
         plot_curves(runs),
         """A dotted line begins a new stage. Losses under different risks are not comparable: a risk adds its
 own nats. The development set is decoded greedily at every checkpoint.""",
@@ -121,7 +121,7 @@ def speed(evaluation: Evaluation) -> str:
     """The sweep over beams."""
     if not evaluation.sweep:
         return "<p>No beams were measured.</p>\n"
-    return _figure(
+    return figure_html(
         plot_beams(evaluation),
         f"""Whole system (solid) and encoder alone (dashed), one thread, {evaluation.sweep_utterances}
 utterances, medians of {evaluation.repeats}; all sizes and systems take turns in one run. The gap between the
@@ -131,27 +131,34 @@ two lines of a system is its decoder.{_clock_note(evaluation)}""",
 
 def made(runs: Sequence[RunFiles], evaluation: Evaluation, command: str) -> str:
     """Where the page comes from."""
-    facts = {"command": command, "written": time.strftime("%Y-%m-%d %H:%M"), **evaluation.machine}
-    listed = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in facts.items())
     recipes = "".join(
-        _details(
+        details(
             f"Recipe of {run.name} ({run.directory})",
             yaml.safe_dump(run.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
         )
         for run in runs
     )
-    numbers = _details("All numbers of this page (JSON)", evaluation.to_json())
-    return f"<dl>{listed}</dl>\n{recipes}{numbers}"
+    numbers = details("All numbers of this page (JSON)", evaluation.to_json())
+    return provenance(command, evaluation.machine) + recipes + numbers
+
+
+def provenance(command: str, machine: Mapping[str, str]) -> str:
+    """What made a page, when and where."""
+    known = {"command": command, "written": time.strftime("%Y-%m-%d %H:%M"), **machine}
+    listed = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in known.items())
+    return f"<dl>{listed}</dl>\n"
 
 
 def _clock_note(evaluation: Evaluation) -> str:
     return " A column of handwriting counts as 10 ms." if evaluation.corpus == "handwriting" else ""
 
 
-def _details(title: str, text: str) -> str:
+def details(title: str, text: str) -> str:
+    """A long text that is shown on demand."""
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>\n"
 
 
-def _figure(figure: Figure, note: str) -> str:
+def figure_html(figure: Figure, note: str) -> str:
+    """A plot with a line on how to read it."""
     caption = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return f'<figure><div class="wide">{to_svg(figure)}</div>{caption}</figure>\n'

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from brctc.data import CORPORA, SPEEDS, Config, FeatureConfig, SpecAugmentConfig, TokenConfig
+from brctc.data import CORPORA, SPEEDS, AugmentConfig, Config, FeatureConfig, TokenConfig
 from brctc.data.corpora.handwriting import COLUMN_S
 from brctc.models import SystemConfig, TrimConfig
 
@@ -129,9 +129,10 @@ class OptimiserConfig(Config):
 class RiskConfig(Config):
     """Which alignments a CTC prefers, and how strongly."""
 
-    kind: Literal["early-finish", "early-emission", "none"] = "none"
+    kind: Literal["early-finish", "early-emission", "delay-penalty", "none"] = "none"
     factor: Factor = 0.0
-    """A number, or [step, value] points with straight lines between them; steps of the stage."""
+    """A number, or [step, value] points with straight lines between them; steps of the stage. What a whole
+    utterance costs, in nats; of a delay penalty, what a frame costs."""
 
     @model_validator(mode="after")
     def _factor_fits(self) -> "RiskConfig":
@@ -173,6 +174,8 @@ class Stage(Config):
     with its CTC layers alone."""
     inter_risk: RiskConfig = RiskConfig()
     final_risk: RiskConfig = RiskConfig()
+    peak_first: Factor = 0.0
+    """Weight of peak-first regularisation beside the final CTC; a number or points, as a risk's factor."""
     trim: TrimConfig | None = None
     weights: WeightConfig
     curriculum: CurriculumConfig | None = None
@@ -188,6 +191,8 @@ class Stage(Config):
             raise KeyedError("inter_risk", "has no effect: by weights, the intermediate CTC counts nothing")
         if final == 0 and self.final_risk.kind != "none":
             raise KeyedError("final_risk", "has no effect: by weights, the final CTC counts nothing")
+        if final == 0 and self.peak_first != 0:
+            raise KeyedError("peak_first", "has no effect: by weights, the final CTC counts nothing")
         if inter == 0 and self.trim is not None:
             raise KeyedError("trim", "needs a trained intermediate CTC: by weights, it counts nothing")
         if not (inter or final or self.weights.attention or self.weights.transducer):
@@ -239,7 +244,7 @@ class Recipe(Config):
     corpus: CorpusConfig
     features: FeatureConfig | None = None
     tokens: TokenConfig
-    augment: SpecAugmentConfig | None = None
+    augment: AugmentConfig | None = None
     model: SystemConfig
     """All decoders that any stage trains; a stage has those whose weight is above 0."""
     optimiser: OptimiserConfig

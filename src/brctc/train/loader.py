@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from brctc.data import Batch, Prepared, SpecAugmentConfig, Tokenizer, make_batch, spec_augment
+from brctc.align import frames_needed
+from brctc.data import AugmentConfig, Batch, Prepared, Tokenizer, make_batch, spec_augment, trim_tail
+from brctc.models import frames_to_enter
 from brctc.train.stream import PlannedBatch, derive_seed
 
 AHEAD = 4  # batches that wait for their step
@@ -27,12 +29,14 @@ def load_parts(
     planned: PlannedBatch,
     parts: Iterable[int],
     num_parts: int,
-    augment: SpecAugmentConfig | None,
+    augment: AugmentConfig | None,
     seed: int,
+    subsampling: int,
 ) -> Parts:
     """The parts of a batch that are asked for; one without utterances is left out.
 
     How a part is augmented depends on the seed, the step and the part, not on who loads it.
+    `subsampling` is the encoder's.
     """
     loaded = {}
     for part in parts:
@@ -42,9 +46,23 @@ def load_parts(
         batch = make_batch(prepared, indices, tokenizer)
         if augment is not None:
             generator = torch.Generator().manual_seed(derive_seed(seed, planned.after.step, part))
-            batch = replace(batch, features=spec_augment(batch.features, batch.lengths, augment, generator))
+            batch = augment_batch(batch, augment, subsampling, generator)
         loaded[part] = batch
     return loaded
+
+
+def augment_batch(
+    batch: Batch, augment: AugmentConfig, subsampling: int, generator: torch.Generator
+) -> Batch:
+    """SpecAugment, then TrimTail: which masks there are does not depend on whether ends are cut."""
+    features, lengths = spec_augment(batch.features, batch.lengths, augment, generator), batch.lengths
+    if augment.trim_tail_frames:
+        needed = frames_needed(batch.targets, batch.target_lengths).clamp(min=1)
+        at_least = frames_to_enter(needed, subsampling)
+        lengths = trim_tail(lengths, at_least, augment.trim_tail_frames, generator)
+        features = features[:, : int(lengths.max())]
+        features = features.masked_fill(torch.arange(features.shape[1])[:, None] >= lengths[:, None, None], 0)
+    return replace(batch, features=features, lengths=lengths)
 
 
 def load_ahead(

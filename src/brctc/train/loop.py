@@ -179,6 +179,7 @@ class StageLoop:
             inter_risk=risk_at(stage.inter_risk, step),
             final_risk=risk_at(stage.final_risk, step),
             trim=stage.trim,
+            peak_first=risk_factor(stage.peak_first, step),
             inter_weight=stage.weights.inter,
             ctc_weight=stage.weights.ctc,
             attention_weight=stage.weights.attention,
@@ -201,6 +202,7 @@ class StageLoop:
             self.num_parts,
             self.recipe.augment,
             derive_seed(self.recipe.seed, "augment", self.moment.stage),
+            self.recipe.model.encoder.subsampling,
         )
 
     def _is_last(self, after: Position) -> bool:

@@ -3,8 +3,10 @@
 import math
 from itertools import pairwise
 
-from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
+from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
 from brctc.train.config import Factor, OptimiserConfig, RiskConfig
+
+_RISKS = {"early-finish": EarlyFinish, "early-emission": EarlyEmission, "delay-penalty": DelayPenalty}
 
 
 def learning_rate(optimiser: OptimiserConfig, step: int, total_steps: int) -> float:
@@ -44,4 +46,4 @@ def risk_at(risk: RiskConfig, step: int) -> BayesRisk | None:
     factor = risk_factor(risk.factor, step)
     if risk.kind == "none" or factor == 0:
         return None
-    return EarlyFinish(factor) if risk.kind == "early-finish" else EarlyEmission(factor)
+    return _RISKS[risk.kind](factor)

@@ -12,8 +12,6 @@ from brctc.models import EmformerConfig
 from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
 from brctc.train.recipe import RecipeError, load_recipe, read_yaml
 
-START = "start"  # the run that cells are fine-tuned from
-
 Changes = dict[str, Any]
 """Values of a recipe by their dotted keys, as `load_recipe` takes them."""
 
@@ -27,26 +25,42 @@ class Block(Config):
     methods: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+class Method(Config):
+    """A way of training."""
+
+    start: str | None = None
+    """Which of the sweep's starts it is fine-tuned from; from nothing by default."""
+    changes: Changes = Field(default_factory=dict)
+    """What is different from the recipe."""
+
+
 class Sweep(Config):
     """What is trained, as data."""
 
     recipe: str
     """An online one, as seen from the sweep's file."""
-    tune: Changes | None = None
-    """If there is something: the recipe is trained as it is, once, and every cell starts with that model and
-    is trained with these changes. Otherwise every cell is trained from nothing."""
-    methods: Annotated[dict[str, Changes], Field(min_length=1)]
-    """What is different in each way of training; the first one is what others are compared with."""
+    starts: dict[str, Changes] = Field(default_factory=dict)
+    """Models that are trained first, by what is different in their recipes."""
+    tune: Changes = Field(default_factory=dict)
+    """What is different from the recipe when a start is fine-tuned."""
+    methods: Annotated[dict[str, Method], Field(min_length=1)]
+    """By name; the first one is what others are compared with."""
     blocks: Annotated[tuple[Block, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _methods_are_known(self) -> "Sweep":
+    def _names_are_known(self) -> "Sweep":
+        for name, method in self.methods.items():
+            if method.start is not None:
+                _check_known(f"methods.{name}.start", "start", method.start, self.starts)
         for i, block in enumerate(self.blocks):
             for method in block.methods:
-                if method not in self.methods:
-                    known = ", ".join(self.methods)
-                    raise KeyedError(f"blocks.{i}.methods", f"there is no method {method!r}, but {known}")
+                _check_known(f"blocks.{i}.methods", "method", method, self.methods)
         return self
+
+
+def _check_known(key: str, what: str, name: str, known: Mapping[str, Any]) -> None:
+    if name not in known:
+        raise KeyedError(key, f"there is no {what} {name!r}, but {', '.join(known) or 'none at all'}")
 
 
 class Cell(NamedTuple):
@@ -62,8 +76,8 @@ class Cell(NamedTuple):
 class Plan(NamedTuple):
     """All trainings of a sweep."""
 
-    start: Recipe | None
-    """Is trained first, in the folder `START`."""
+    starts: dict[str, Recipe]
+    """What cells are fine-tuned from, by the names of their runs."""
     cells: tuple[Cell, ...]
     """Methods in the sweep's order, small chunks first."""
 
@@ -79,16 +93,19 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
     if not isinstance(base.model.encoder, EmformerConfig):
         raise RecipeError(f"{path}: recipe: {sweep.recipe} is not online: its encoder is no emformer")
     frame_ms = base.model.encoder.subsampling * base.frame_shift_ms
-    tuned = {} if sweep.tune is None else {**sweep.tune, "start": str(Path(out) / START)}
+    starts = {
+        f"start-{name}": load_recipe(path.parent / sweep.recipe, {**changes, **given})
+        for name, changes in sweep.starts.items()
+    }
 
-    def cell(method: str, chunk_ms: float, right_ms: float) -> Cell:
+    def cell(name: str, chunk_ms: float, right_ms: float) -> Cell:
+        method = sweep.methods[name]
+        tuned = {**sweep.tune, "start": str(Path(out) / f"start-{method.start}")} if method.start else {}
         frames = [_frames(path, ms, frame_ms) for ms in (chunk_ms, right_ms)]
-        sizes = dict(zip(("chunk_frames", "right_context_frames"), frames, strict=True))
-        changes = {f"model.encoder.{name}": size for name, size in sizes.items()}
-        recipe = load_recipe(
-            path.parent / sweep.recipe, {**tuned, **sweep.methods[method], **given, **changes}
-        )
-        return Cell(f"{method}-{chunk_ms:g}+{right_ms:g}", method, chunk_ms, right_ms, recipe)
+        keys = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
+        sizes = dict(zip(keys, frames, strict=True))
+        recipe = load_recipe(path.parent / sweep.recipe, {**tuned, **method.changes, **given, **sizes})
+        return Cell(f"{name}-{chunk_ms:g}+{right_ms:g}", name, chunk_ms, right_ms, recipe)
 
     wanted = {
         (list(sweep.methods).index(method), chunk_ms, share * chunk_ms)
@@ -96,7 +113,7 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
         for method, chunk_ms, share in product(block.methods, block.chunks_ms, block.right_contexts)
     }
     cells = [cell(list(sweep.methods)[i], chunk_ms, right_ms) for i, chunk_ms, right_ms in sorted(wanted)]
-    return Plan(None if sweep.tune is None else base, tuple(cells))
+    return Plan(starts, tuple(cells))
 
 
 def _read_sweep(path: Path) -> Sweep:

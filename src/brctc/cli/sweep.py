@@ -1,0 +1,77 @@
+"""`brctc sweep`"""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
+from brctc.cli.side_by_side import train_side_by_side
+from brctc.data import Prepared
+from brctc.report import TradeOff, choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
+from brctc.train import Plan, load_sweep
+from brctc.train.corpus import is_prepared, prepare_recipe
+
+OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
+OptionalCount = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+
+
+def command(
+    sweep: Annotated[str, Positional, arg(metavar="SWEEP")],
+    *,
+    out: Annotated[Path, arg(metavar="DIR")],
+    target_latency_ms: OptionalNumber = None,
+    at_once: Annotated[int, arg(metavar="N")] = 2,
+    limit: OptionalCount = None,
+    set: Assignments = (),
+) -> None:
+    """Train an online recipe with many chunks and risks, and measure errors against latency.
+    - A sweep is a recipe, sizes of chunks, and ways to train: risks, and their peers.
+    - Each training has a process with one thread.
+    - Ctrl-C stops; the same command continues. What is trained or measured is not repeated.
+
+    Examples:
+      brctc sweep sweeps/digit-strings --out exp/online
+      brctc sweep sweeps/digit-strings --out exp/online --target-latency-ms 400
+      brctc sweep mine.yaml --out exp/mine --set seed=1
+
+    Args:
+        sweep: A YAML file, or a sweep that comes with brctc by its name.
+        out: Gets a run for each setting, and the report as report.html and report.json.
+        target_latency_ms: Name the setting with the fewest errors that is at most so late.
+        at_once: So many trainings at a time.
+        limit: Decode so many test utterances, spread over the split; all by default.
+        set: Change values of all recipes, by their dotted keys.
+    """
+    if at_once < 1:
+        raise ValueError(f"--at-once is {at_once}, expected at least 1")
+    plan = load_sweep(find_recipe(sweep), out, parse_assignments(set))
+    try:
+        _train(plan, out, at_once)
+        trade_off = _evaluate(plan, out, limit)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped\nThe same command continues.") from None
+    Console().print(to_rich(trade_off_table(trade_off, brief=True)))
+    print(f"The report is {out / 'report.html'}.")
+    if target_latency_ms is not None:
+        chosen = choose(trade_off.trials, target_latency_ms)
+        print(f"Within {target_latency_ms:g} ms: {chosen}. The model is in {out / chosen.name}.")
+
+
+def _train(plan: Plan, out: Path, at_once: int) -> None:
+    recipe = plan.cells[0].recipe
+    if not is_prepared(recipe):
+        with progress_bars() as bars:
+            prepare_recipe(recipe, partial(bars, "preparing the corpus"))
+    train_side_by_side(plan.starts, out, at_once=at_once)
+    train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
+
+
+def _evaluate(plan: Plan, out: Path, limit: int | None) -> TradeOff:
+    prepared = Prepared(Path(plan.cells[0].recipe.corpus.prepared), "test")
+    with progress_bars() as bars:
+        trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
+    write_trade_off(trade_off, out / "report.html")
+    return trade_off

@@ -1,0 +1,235 @@
+"""What a sweep has found: errors against latency, and which settings nothing beats."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from brctc.data import Prepared
+from brctc.files import write_text
+from brctc.metrics import Comparison, compare
+from brctc.report.evaluate import Progress, spread_indices
+from brctc.report.evaluation import describe_machine, to_json
+from brctc.report.online import OnlineEvaluation, evaluate_online
+from brctc.report.paper import PAPER_ONLINE
+from brctc.report.tables import NOTHING, Group, Table
+from brctc.train import Cell, model_directory
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An online model of a sweep, evaluated."""
+
+    name: str
+    method: str
+    """How it was trained."""
+    online: OnlineEvaluation
+    difference: Comparison | None = None
+    """To the first method (a) with the same chunks, on the same utterances."""
+
+    @property
+    def latency_ms(self) -> float:
+        """Data collecting + drift + computation, on average."""
+        return self.online.latency_ms
+
+    @property
+    def setting(self) -> tuple[float, float]:
+        """Chunk and right context in ms."""
+        return self.online.chunk_ms, self.online.right_context_ms
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.online.error.rate:.2%} errors, {self.latency_ms:.0f} ms"
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """All trials of a sweep, with what they were measured on."""
+
+    corpus: str
+    split: str
+    texts: tuple[str, ...]
+    """The references."""
+    trials: tuple[Trial, ...]
+    machine: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if not self.trials:
+            raise ValueError("there is no trial to show")
+
+    @property
+    def methods(self) -> list[str]:
+        """In their order."""
+        return list(dict.fromkeys(trial.method for trial in self.trials))
+
+
+def compare_trials(texts: Sequence[str], trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Every trial with its difference to the first method, where that has the same chunks."""
+    plain = {trial.setting: trial for trial in trials if trial.method == trials[0].method}
+
+    def compared(trial: Trial) -> Trial:
+        other = plain.get(trial.setting)
+        if other is None or other is trial:
+            return trial
+        found = compare(texts, other.online.texts, trial.online.texts, trial.online.unit)
+        return replace(trial, difference=found)
+
+    return tuple(compared(trial) for trial in trials)
+
+
+def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that no other beats in one of error and latency without losing in the other.
+
+    One that gets no word right has no latency, and is beaten.
+    """
+
+    def beaten(trial: Trial) -> bool:
+        mine = trial.online.error.rate, trial.latency_ms
+        others = [(other.online.error.rate, other.latency_ms) for other in trials]
+        better = any(e <= mine[0] and ms <= mine[1] and (e, ms) != mine for e, ms in others)
+        return better or math.isnan(trial.latency_ms)
+
+    return sorted((trial for trial in trials if not beaten(trial)), key=lambda trial: trial.latency_ms)
+
+
+def choose(trials: Sequence[Trial], target_latency_ms: float) -> Trial:
+    """The trial with the fewest errors of those that are fast enough; of equal ones, the fastest."""
+    able = [trial for trial in trials if trial.latency_ms <= target_latency_ms]
+    if not able:
+        if all(math.isnan(trial.latency_ms) for trial in trials):
+            raise ValueError("no model gets a word right, so none has a latency")
+        fastest = pareto_front(trials)[0]
+        raise ValueError(f"nothing is within {target_latency_ms:g} ms; the fastest is {fastest}")
+    return min(able, key=lambda trial: (trial.online.error.rate, trial.latency_ms))
+
+
+FRONT = "●"
+
+
+def trade_off_table(trade_off: TradeOff, *, brief: bool = False) -> Table:
+    """Appendix H's columns and what we add; settings on the Pareto front are marked.
+
+    brief: what a terminal has room for.
+    """
+    front = pareto_front(trade_off.trials)
+    first = trade_off.trials[0].online
+    title = (
+        f"small scale: {trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
+        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
+    )
+    columns = [column for column in COLUMNS if column.brief or not brief]
+    rows = [
+        (
+            f"{trial.method} {FRONT}" if trial in front else trial.method,
+            *(column.of_trial(trial) for column in columns),
+        )
+        for trial in trade_off.trials
+    ]
+    return Table((Group(title, tuple(column.title for column in columns)),), tuple(rows))
+
+
+def _difference(trial: Trial) -> str:
+    if trial.difference is None:
+        return NOTHING
+    return "{:+.2f} ({:+.2f} to {:+.2f})".format(*(100 * value for value in trial.difference[2:5]))
+
+
+def _errors(trial: Trial) -> str:
+    error = trial.online.error
+    return f"{100 * error.rate:.2f} ({100 * error.low:.2f} to {100 * error.high:.2f})"
+
+
+def _drift(trial: Trial) -> str:
+    drift = trial.online.drift
+    return f"{drift.mean_ms:.0f} ({drift.low_ms:.0f} to {drift.high_ms:.0f})"
+
+
+class Column(NamedTuple):
+    """What a column says of a trial."""
+
+    title: str
+    of_trial: Callable[[Trial], str]
+    brief: bool = False
+
+
+COLUMNS = (
+    Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), brief=True),
+    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", brief=True),
+    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", brief=True),
+    Column("DL (95%)", _drift, brief=True),
+    Column("DL median, 90%", lambda t: f"{t.online.drift.median_ms:.0f}, {t.online.drift.p90_ms:.0f}"),
+    Column("RTF", lambda t: f"{t.online.rtf:#.2g}"),
+    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", brief=True),
+    Column("end of sentence", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}"),
+    Column("observed / expected", lambda t: f"{t.online.observed.mean_ms:.0f} / {t.online.expected_ms:.0f}"),
+    Column("errors, % (95%)", _errors, brief=True),
+    Column("difference, points (95%)", _difference),
+)
+
+
+def paper_table() -> Table:
+    """Appendix H."""
+    titles = ("DCL + DL + CL, ms", "DCL", "DL", "RTF", "CL", "errors, %")
+    rows = tuple(
+        (
+            f"{corpus}, " + ("vanilla" if row.risk == 0 else f"λ = {row.risk:g}"),
+            f"{row.latency_ms:.0f}",
+            f"{row.dcl_ms:.0f}",
+            f"{row.dl_ms:.0f}",
+            f"{row.rtf:.3f}",
+            f"{row.cl_ms:.0f}",
+            f"{row.error:.2f}",
+        )
+        for corpus, found in PAPER_ONLINE.items()
+        for row in found
+    )
+    return Table((Group("the paper, appendix H: large models on 178 and 1,000 hours", titles),), rows)
+
+
+RESULT = "online.json"  # of a cell, in the directory of its run
+
+
+def evaluate_trials(
+    cells: Sequence[Cell],
+    directory: str | Path,
+    prepared: Prepared,
+    *,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> TradeOff:
+    """Evaluates all trained cells of a sweep. What was measured before is read from its file.
+
+    Writes report.json with everything into the directory.
+    """
+    directory = Path(directory)
+    chosen = spread_indices(len(prepared), limit)
+    trials = []
+    for cell in cells:
+        run = directory / cell.name
+        online = _read(run / RESULT, len(chosen))
+        if online is None:
+            tell = progress and partial(_tell, progress, cell.name)
+            online = evaluate_online(model_directory(run), prepared, limit=limit, progress=tell)
+            write_text(run / RESULT, online.to_json() + "\n")
+        trials.append(Trial(cell.name, cell.method, online))
+    texts = tuple(prepared.utterances[i].text for i in chosen)
+    corpus = cells[0].recipe.corpus.name or prepared.directory.name
+    found = TradeOff(corpus, prepared.split, texts, compare_trials(texts, trials), describe_machine())
+    write_text(directory / "report.json", to_json(found) + "\n")
+    return found
+
+
+def _read(path: Path, utterances: int) -> OnlineEvaluation | None:
+    """What was measured before, if it was on so many utterances."""
+    if not path.exists():
+        return None
+    try:
+        found = OnlineEvaluation.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; without the file, it is measured again") from None
+    return found if found.utterances == utterances else None
+
+
+def _tell(progress: Progress, name: str, what: str, done: int, total: int) -> None:
+    progress(f"{name}: {what}", done, total)

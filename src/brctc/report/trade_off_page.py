@@ -1,0 +1,139 @@
+"""The pictures (Fig. 4) and the page of a sweep."""
+
+import shlex
+import sys
+from html import escape
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from brctc.files import write_text
+from brctc.report.evaluation import to_json
+from brctc.report.page import html_page
+from brctc.report.sections import details, figure_html, provenance
+from brctc.report.style import FAINT, colours, new_figure, styled
+from brctc.report.tables import to_html
+from brctc.report.trade_off import TradeOff, Trial, choose, paper_table, pareto_front, trade_off_table
+
+MARKERS = "osD^vPX*"
+
+
+@styled
+def plot_trade_off(trade_off: TradeOff) -> Figure:
+    """The four plots of Fig. 4, with the Pareto front in the third."""
+    figure = new_figure(11, 7.2, _headline(trade_off))
+    (drifts, errors), (latencies, speeds) = figure.subplots(2, 2)
+    for i, (method, shade) in enumerate(zip(trade_off.methods, colours(len(trade_off.methods)), strict=True)):
+        trials = [trial for trial in trade_off.trials if trial.method == method]
+        marker = MARKERS[i % len(MARKERS)]
+        for axis, x, y in (
+            (drifts, _dcl, lambda trial: trial.online.drift.mean_ms),
+            (errors, _dcl, _percent),
+            (latencies, lambda trial: trial.online.dcl_ms + trial.online.drift.mean_ms, _percent),
+            (speeds, _dcl, lambda trial: trial.online.rtf),
+        ):
+            _line(axis, [(x(trial), y(trial), trial) for trial in trials], shade, marker, method)
+    front = pareto_front(trade_off.trials)
+    steps = [trial.online.dcl_ms + trial.online.drift.mean_ms for trial in front]
+    heights = [_percent(trial) for trial in front]
+    latencies.step(steps, heights, where="post", color=FAINT, linewidth=5, alpha=0.35, zorder=0)
+    drifts.set_title("(a) late by data collecting, and by drift")
+    drifts.set_ylabel("drift latency, DL [ms]")
+    errors.set_title("(b) errors against data collecting; bars: 95% intervals")
+    latencies.set_title("(c) errors against both; grey: nothing beats these (with CL)")
+    latencies.set_xlabel("DCL + DL [ms]")
+    speeds.set_title("(d) computation")
+    speeds.set_ylabel("real-time factor")
+    speeds.set_ylim(0)
+    for axis in (errors, latencies):
+        axis.set_ylabel("errors [%]")
+        axis.set_ylim(0)
+    for axis in (drifts, errors, speeds):
+        axis.set_xlabel("data-collecting latency, DCL [ms]")
+    handles, labels = drifts.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _dcl(trial: Trial) -> float:
+    return trial.online.dcl_ms
+
+
+def _percent(trial: Trial) -> float:
+    return 100 * trial.online.error.rate
+
+
+def _line(axis: Axes, points: list[tuple[float, float, Trial]], shade: str, marker: str, label: str) -> None:
+    """Settings with the same share of right context are joined; hollow where it is as long as the chunk."""
+    for whole in (False, True):
+        found = [(x, y) for x, y, trial in points if (trial.setting[1] >= trial.setting[0]) == whole]
+        if found:
+            axis.plot(
+                *zip(*sorted(found), strict=True),
+                marker=marker,
+                markersize=5,
+                color=shade,
+                markerfacecolor="none" if whole else shade,
+                linestyle="--" if whole else "-",
+                linewidth=1.1,
+                label=f"{label}, 1:1" if whole else label,
+            )
+
+
+def _headline(trade_off: TradeOff) -> str:
+    """The fastest setting of the first method, and what has fewer errors in less time."""
+    first = [trial for trial in trade_off.trials if trial.method == trade_off.methods[0]]
+    if not pareto_front(first):
+        return f"{trade_off.methods[0]} gets no word right"
+    fastest = pareto_front(first)[0]
+    title = f"{fastest.method} needs at least {fastest.latency_ms:.0f} ms ({_percent(fastest):.2f}% errors)"
+    try:
+        better = choose([t for t in trade_off.trials if t.method != fastest.method], fastest.latency_ms)
+    except ValueError:
+        return title
+    return f"{title}; {better.name}: {better.latency_ms:.0f} ms at {_percent(better):.2f}%"
+
+
+def write_trade_off(trade_off: TradeOff, out: str | Path, command: str | None = None) -> None:
+    """Writes the page, which needs nothing else."""
+    title = f"Errors against latency on {trade_off.corpus}"
+    found = trade_off.trials[0].online
+    about = f"""<p>An online recognizer is late by the time it takes to collect a chunk and its look-ahead
+(DCL), to compute it (CL), and by how much later than it is said a word is predicted (drift, DL). A risk that
+prefers early emission lowers the drift, so that larger chunks, which make fewer errors, can be had for the
+same latency.</p>
+<p>{len(trade_off.trials)} models on {found.utterances:,} utterances ({found.error.tokens:,}
+{escape(found.unit)}s) of {escape(trade_off.corpus)} ({escape(trade_off.split)}), greedy CTC. Small models and
+a small corpus: the size of the effect is what to look at, not the error rates as such.</p>
+"""
+    plots = figure_html(
+        plot_trade_off(trade_off),
+        """Each point is a model; lines join chunks of different sizes, dashed and hollow where the right
+context is as long as the chunk. The nearer to the lower left corner, the better.""",
+    )
+    results = f"""{plots}<div class="wide">{to_html(trade_off_table(trade_off))}</div>
+<p class="soft">DL: mean end of a word's prediction minus its start in the reference, over the words that
+both have. End of sentence: from the end of the last word. Observed: what the streaming recognizer's listener
+really waited, with computation measured, on {found.streamed} utterances; expected: DCL + DL + CL of the same
+ones. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks. Utterances without
+reference times, left out of DL: {found.without_reference}.</p>
+"""
+    command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    made = provenance(command, trade_off.machine) + details("All numbers (JSON)", to_json(trade_off))
+    contents = {
+        "results": ("Errors and latency", results),
+        "front": ("What nothing beats", _front(trade_off)),
+        "paper": ("The paper's own figures", f'<div class="wide">{to_html(paper_table())}</div>'),
+        "made": ("How this page was made", made),
+    }
+    write_text(Path(out), html_page(title, about, contents))
+
+
+def _front(trade_off: TradeOff) -> str:
+    front = pareto_front(trade_off.trials)
+    methods = {trial.method for trial in front}
+    others = [method for method in trade_off.methods if method not in methods]
+    listed = "".join(f"<li>{escape(str(trial))}</li>" for trial in front)
+    left_out = f"<p>Nowhere on it: {escape(', '.join(others))}.</p>" if others else ""
+    return f"<p>From the fastest to the most exact:</p><ul>{listed}</ul>{left_out}\n"

@@ -1,0 +1,113 @@
+"""`brctc sweep` on strings of tones: killed, continued, not repeated."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import yaml
+
+from tests.cli.commands import Command, brctc
+from tests.data.sounds import write_digits
+from tests.train.tiny import EMFORMER
+
+ENCODER = EMFORMER | {
+    "subsampling": 4,
+    "subsampling_channels": 4,
+    "chunk_frames": 8,
+    "right_context_frames": 4,
+}
+RECIPE = {
+    "corpus": {
+        "name": "digit-strings",
+        "prepared": "prepared",
+        "options": {
+            "source": "digits",
+            "train_strings": 30,
+            "dev_strings": 4,
+            "test_strings": 6,
+            "dev_speakers": 1,
+            "test_speakers": 2,
+            "max_digits": 4,
+            "speeds": [1.0],
+        },
+    },
+    "features": {},
+    "tokens": {"kind": "word"},
+    "model": {"encoder": ENCODER},
+    "optimiser": {"peak_rate": 1e-2, "warmup_steps": 20},
+    "batch_s": 20,
+    "stages": {"only": {"steps": 120, "weights": {"inter": 0, "ctc": 1.0}}},
+    "checkpoints": {"every_steps": 10, "keep": 1, "average": 1},
+    "monitor": {"dev_utterances": 0, "tensorboard": False},
+}
+SWEEP = {
+    "recipe": "online.yaml",
+    "tune": {"stages.only.inherit": "whole", "stages.only.steps": 20},
+    "starts": {"plain": {}},
+    "methods": {
+        "vanilla": {"start": "plain"},
+        "early": {
+            "start": "plain",
+            "changes": {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}},
+        },
+    },
+    "blocks": [{"chunks_ms": [320], "methods": ["vanilla", "early"]}],
+}
+COMMAND = ("sweep", "sweep.yaml", "--out", "out")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A folder in which a sweep was killed in its cells and then completed, and what the second said."""
+    folder = tmp_path_factory.mktemp("swept")
+    write_digits(folder / "digits")
+    for name, content in (("online", RECIPE), ("sweep", SWEEP)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    command = Command(folder, *COMMAND)
+    cell = folder / "out" / "vanilla-320+160"
+    while command.process.is_alive() and not list(cell.glob("checkpoints/*")):
+        time.sleep(0.02)
+    os.kill(command.process.pid, signal.SIGKILL)
+    command.finish()
+    start = (folder / "out" / "start-plain" / "model" / "model.json").stat().st_mtime_ns
+    found = brctc(folder, *COMMAND)
+    assert found.code == 0, found.err
+    assert (folder / "out" / "start-plain" / "model" / "model.json").stat().st_mtime_ns == start
+    return folder, found
+
+
+def test_a_sweep_that_was_killed_goes_on(swept):
+    folder, found = swept
+    assert "320 + 160" in found.out
+    assert "The report is out/report.html." in found.out
+    page = (folder / "out" / "report.html").read_text()
+    assert "Errors against latency on digit-strings" in page
+    results = json.loads((folder / "out" / "report.json").read_text())
+    assert [trial["name"] for trial in results["trials"]] == ["vanilla-320+160", "early-320+160"]
+    assert all(trial["online"]["dcl_ms"] == 320 for trial in results["trials"])
+
+
+def test_what_is_measured_is_not_measured_again(swept):
+    folder, _ = swept
+    files = sorted((folder / "out").glob("*/online.json"))
+    times = [path.stat().st_mtime_ns for path in files]
+    latency_ms = max(
+        trial["online"]["dcl_ms"] + trial["online"]["cl_ms"] + trial["online"]["drift"]["mean_ms"]
+        for trial in json.loads((folder / "out" / "report.json").read_text())["trials"]
+    )
+    found = brctc(folder, *COMMAND, "--target-latency-ms", latency_ms + 1)
+    assert found.code == 0, found.err
+    assert "The model is in out/" in found.out
+    assert [path.stat().st_mtime_ns for path in files] == times
+    impossible = brctc(folder, *COMMAND, "--target-latency-ms", 1)
+    assert impossible.code == 2
+    assert "nothing is within 1 ms; the fastest is" in impossible.err
+
+
+def test_another_recipe_is_refused(swept):
+    folder, _ = swept
+    found = brctc(folder, *COMMAND, "--set", "seed=1")
+    assert found.code == 2
+    assert "out/start-plain was begun with another recipe: seed was 0, now it is 1" in found.err

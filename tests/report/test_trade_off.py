@@ -1,0 +1,105 @@
+"""Errors against latency: what is compared with what, what nothing beats, what is chosen."""
+
+import math
+
+import pytest
+
+from brctc.metrics import Spread, error_rate
+from brctc.report import TradeOff, Trial, choose, pareto_front, plot_trade_off, to_markdown, trade_off_table
+from brctc.report.evaluation import from_json, to_json
+from brctc.report.online import OnlineEvaluation
+from brctc.report.trade_off import compare_trials, paper_table
+from brctc.report.trade_off_page import write_trade_off
+
+TEXTS = ("one two three four", "five six seven eight")
+
+
+def spread(mean_ms):
+    return Spread(8, mean_ms, mean_ms - 5, mean_ms + 5, mean_ms, mean_ms + 50)
+
+
+def trial(method, drift_ms, wrong, chunk_ms=320.0):
+    """So many of eight words are wrong; 100 ms are computation."""
+    words = " ".join(TEXTS).split()
+    said = ["no"] * wrong + words[wrong:]
+    texts = (" ".join(said[:4]), " ".join(said[4:]))
+    found = OnlineEvaluation(
+        utterances=2,
+        unit="word",
+        error=error_rate(TEXTS, texts),
+        texts=texts,
+        chunk_ms=chunk_ms,
+        right_context_ms=chunk_ms / 2,
+        rtf=100 / chunk_ms,
+        dcl_ms=chunk_ms,
+        cl_ms=100.0,
+        drift=spread(drift_ms),
+        end_of_sentence=spread(drift_ms),
+        without_reference=0,
+        streamed=2,
+        streamed_drift=spread(drift_ms),
+        observed=spread(chunk_ms + drift_ms + 110),
+        observed_end_of_sentence=spread(drift_ms),
+    )
+    return Trial(f"{method}-{chunk_ms:g}", method, found)
+
+
+PLAIN, SMALL = trial("plain", 200, 1), trial("plain", 250, 3, 160.0)
+EARLY, WORSE = trial("early", 100, 2), trial("early", 210, 2)
+
+
+def test_the_front_is_what_nothing_beats():
+    assert [t.latency_ms for t in (PLAIN, SMALL, EARLY, WORSE)] == [620, 510, 520, 630]
+    assert pareto_front([PLAIN, SMALL, EARLY, WORSE]) == [SMALL, EARLY, PLAIN]
+    equal = trial("early", 200, 1)
+    assert pareto_front([PLAIN, equal]) == [PLAIN, equal]
+    silent = trial("silent", math.nan, 8)
+    assert pareto_front([silent, PLAIN]) == [PLAIN]
+    with pytest.raises(ValueError, match="no model gets a word right"):
+        choose([silent], 100)
+    plot_trade_off(TradeOff("digits", "test", TEXTS, (silent, EARLY), {}))
+
+
+def test_the_most_exact_one_in_time_is_chosen():
+    trials = [PLAIN, SMALL, EARLY, WORSE]
+    assert choose(trials, 620) == PLAIN
+    assert choose(trials, 619) == EARLY
+    assert choose(trials, 510) == SMALL
+    with pytest.raises(ValueError, match=r"nothing is within 509 ms; the fastest is plain-160: 37.50%"):
+        choose(trials, 509)
+
+
+def test_pairs_have_the_same_chunks():
+    plain, small, early = compare_trials(TEXTS, [PLAIN, SMALL, EARLY])
+    assert (plain.difference, small.difference) == (None, None)
+    assert early.difference.difference == pytest.approx(1 / 8)
+    (alone,) = compare_trials(TEXTS, [EARLY])
+    assert alone.difference is None
+
+
+def test_the_table_and_the_page(tmp_path):
+    trials = compare_trials(TEXTS, [PLAIN, SMALL, EARLY, WORSE])
+    found = TradeOff("digits", "test", TEXTS, trials, {"cores": "2"})
+    text = to_markdown(trade_off_table(found))
+    assert (
+        "| early ● | 320 + 160 | 520 | 320 | 100 (95 to 105) | 100, 150 | 0.31 | 100 | 100 | 530 / 520 |"
+        in text
+    )
+    assert "| early | 320 + 160 | 630 |" in text
+    assert from_json(TradeOff, to_json(found)) == found
+    assert len(plot_trade_off(found).axes) == 4
+    write_trade_off(found, tmp_path / "page.html", "the command")
+    page = (tmp_path / "page.html").read_text()
+    assert "plain needs at least 510 ms (37.50% errors)" in page
+    assert "Nowhere on it" not in page
+    assert "the command" in page
+    with pytest.raises(ValueError, match="no trial"):
+        TradeOff("digits", "test", TEXTS, (), {})
+
+
+def test_the_papers_sums():
+    """Appendix H states the overall latency, too."""
+    sums = [int(row[1]) for row in paper_table().rows]
+    assert sums[:5] == [480, 474, 614, 850, 1090]
+    assert sums[-5:] == [302, 311, 349, 447, 532]
+    assert not any(math.isnan(value) for value in sums)
