@@ -160,16 +160,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="shorter streams, and no more than 40 at once")
+    parser.add_argument("--minutes", type=int, help="of the long stream, at least 2")
+    parser.add_argument("--streams", type=int, help="no more than so many at once")
     parser.add_argument("--json", metavar="FILE", help="write all figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = make_model()
-    seconds, minutes = (2.0, 3) if arguments.quick else (10.0, 30)
+    seconds, minutes, most = (2.0, 3, 40) if arguments.quick else (10.0, 30, max(STREAMS))
+    minutes, most = arguments.minutes or minutes, arguments.streams or most
     measure_load(model, 5, 1.0)  # the first steps of a process take longer
 
     loads = []
     for streams in STREAMS:
-        if (loads and loads[-1].cpu_per_s > 1) or (arguments.quick and streams > 40):
+        if (loads and loads[-1].cpu_per_s > 1) or streams > most:
             break
         loads.append(measure_load(model, streams, seconds))
         print(".", end="", flush=True, file=sys.stderr)
