@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets
+from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets, unreadable
 from brctc.kernels.reduction import reduce_losses
 
 NEVER = -1e30
@@ -90,10 +90,7 @@ def _check_emissions(emissions: Tensor, in_time: Tensor, inputs: Inputs) -> None
     wrong = (read & ~(emissions < math.inf)).any(-1)
     if wrong.any():
         n, t = wrong.nonzero()[0].tolist()
-        name = (
-            "logits hold NaN or +inf, or only -inf," if inputs.from_logits else "log_probs hold NaN or +inf"
-        )
-        raise ValueError(f"{name} at frame {t} of utterance {n}")
+        raise ValueError(unreadable(inputs.from_logits, t, n))
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
