@@ -7,6 +7,7 @@ from brctc.kernels.triton_lattice import load_state
 from brctc.kernels.triton_numbers import (
     LN2,
     add,
+    device,
     exponential,
     is_zero,
     logarithm,
@@ -19,7 +20,7 @@ from brctc.kernels.triton_rows import OUT_OF_RANGE
 PEAK_TOLERANCE = tl.constexpr(1e-4)  # risk.py has the same
 
 
-@triton.jit
+@device
 def group_tile(labels, states_m, states_e, n, t, u, T, U, N, T_max, W, START: tl.constexpr):
     """P_u(tau) of frames t (rows) and labels u (columns): what reaches the event, times what follows."""
     size = N * T_max * W
@@ -44,7 +45,7 @@ def group_tile(labels, states_m, states_e, n, t, u, T, U, N, T_max, W, START: tl
     return m, tl.where(valid, e, zero_like(e))
 
 
-@triton.jit
+@device
 def share_of(m, e, total_m, total_e):
     """A part of all paths as a plain number. Rounding can put it a hair above 1."""
     return 2 * m / total_m * power(e - total_e - 1)

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from brctc.kernels.triton_numbers import (
     add,
+    device,
     exponential,
     is_zero,
     normalise,
@@ -22,7 +23,7 @@ from brctc.kernels.triton_numbers import (
 )
 
 
-@triton.jit
+@device
 def columns(lane, U, reverse):
     """Where a direction's lanes are kept: the column of each label, and of each blank."""
     label = tl.where(reverse & (lane > 0), U + 1 - lane, lane)
@@ -30,14 +31,14 @@ def columns(lane, U, reverse):
     return label, blank
 
 
-@triton.jit
+@device
 def skip_exponents(labels, label_column, lane, U, reverse, e):
     """Added to a label's exponent on its way to the next lane: 0, or zero's if the two are the same."""
     ahead = tl.where(reverse, label_column - 1, label_column + 1)
     follows = (lane >= 1) & (lane < U)
     here = tl.load(labels + label_column, mask=follows, other=0)
     there = tl.load(labels + ahead, mask=follows, other=0)
-    return tl.where(here != there, tl.zeros_like(e), zero_like(e))
+    return tl.where(here != there, tl.full(e.shape, 0, e.dtype), zero_like(e))
 
 
 @triton.jit
@@ -61,7 +62,7 @@ def chain_kernel(
     skip = skip_exponents(labels + n * W, label_column, lane, U, reverse, zero)
     b_m = tl.full([K], 1.0, REAL)
     l_m = b_m
-    b_e = tl.where(lane == 0, tl.zeros_like(zero), zero)  # before the first frame: blank 0
+    b_e = tl.where(lane == 0, tl.full([K], 0, INT), zero)  # before the first frame: blank 0
     l_e = zero
     boost_m = b_m
     boost_e = tl.zeros([K], INT)
@@ -107,10 +108,10 @@ def chain_kernel(
     m, e = normalise(stays + comes, e)
     last = lane == U
     tl.store(totals_m + direction * N + n, tl.sum(tl.where(last, m, 0.0)))
-    tl.store(totals_e + direction * N + n, tl.sum(tl.where(last, e, tl.zeros_like(e))))
+    tl.store(totals_e + direction * N + n, tl.sum(tl.where(last, e, tl.full(e.shape, 0, e.dtype))))
 
 
-@triton.jit
+@device
 def load_state(states_m, states_e, at, mask):
     """Mantissas and exponents; probability zero where the mask is off."""
     m = tl.load(states_m + at, mask=mask, other=1.0)

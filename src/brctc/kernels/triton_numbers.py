@@ -4,8 +4,14 @@ float32 mantissas go with int32 exponents, float64 with int64; each function rea
 operands.
 """
 
+import os
+
 import triton
 import triton.language as tl
+
+# For functions that kernels call. To the interpreter a Python function will do, where the call of a jit
+# function costs a millisecond.
+device = (lambda function: function) if os.environ.get("TRITON_INTERPRET") == "1" else triton.jit
 
 # The exponent that stands for probability zero.
 ZERO_32 = tl.constexpr(-(1 << 29))
@@ -14,7 +20,7 @@ SMALLEST_LOG = tl.constexpr(-1e13)  # kernels/inputs.py has the same
 LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
+@device
 def zero_like(e):
     """Exponents of probability zero."""
     if e.dtype == tl.int64:
@@ -23,7 +29,7 @@ def zero_like(e):
         return tl.full(e.shape, ZERO_32, tl.int32)
 
 
-@triton.jit
+@device
 def is_zero(e):
     if e.dtype == tl.int64:
         return e < ZERO_64 // 2
@@ -31,7 +37,7 @@ def is_zero(e):
         return e < ZERO_32 // 2
 
 
-@triton.jit
+@device
 def power(d):
     """2^d, zero where that would be subnormal."""
     if d.dtype == tl.int64:
@@ -40,7 +46,7 @@ def power(d):
         return (tl.maximum(d + 127, 0) << 23).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@device
 def normalise(m, e):
     """The same number with its mantissa in [1, 2); what is less than zero's exponent becomes zero."""
     if m.dtype == tl.float64:
@@ -54,14 +60,14 @@ def normalise(m, e):
     return m, tl.maximum(e, zero_like(e))
 
 
-@triton.jit
+@device
 def add(a_m, a_e, b_m, b_e):
     """The two terms at the exponent of the larger, and that exponent."""
     top = tl.maximum(a_e, b_e)
     return a_m * power(a_e - top), b_m * power(b_e - top), top
 
 
-@triton.jit
+@device
 def exponential(x, REAL: tl.constexpr):
     """exp(x) of float64 x, with m in [0.70, 1.42]. Reduced in double, so that a log-probability of
     -20000 keeps all its digits also in float32."""
@@ -84,13 +90,13 @@ def exponential(x, REAL: tl.constexpr):
     return m, e
 
 
-@triton.jit
+@device
 def logarithm(m, e):
     """Of m * 2^e, in double."""
     return tl.log(m.to(tl.float64)) + e.to(tl.float64) * LN2
 
 
-@triton.jit
+@device
 def shift_up(m, e, lane):
     """Lane u gets what lane u - 1 has; lane 0 gets zero."""
     before = tl.maximum(lane - 1, 0)

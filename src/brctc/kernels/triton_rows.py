@@ -138,8 +138,8 @@ def gradient_kernel(
     if LOGITS:
         shift = tl.load(shifts + at)
         scale = 1 / tl.load(sums + at)
-        x = tl.load(row + label, mask=exists, other=float("-inf")).to(REAL)
-        prob = tl.exp(x - shift) * scale
+        logit = tl.load(row + label, mask=exists, other=float("-inf")).to(REAL)
+        prob = tl.exp(logit - shift) * scale
         main_class = tl.max(tl.where(prob > 0.5, label, -1), 0)
         rest = tl.zeros([BLOCK], REAL)
         for begin in range(0, C, BLOCK):
