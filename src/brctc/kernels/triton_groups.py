@@ -1,6 +1,5 @@
 """Path groups on the GPU, and what a loss is made of: weighed sums, sources, totals."""
 
-import triton
 import triton.language as tl
 
 from brctc.kernels.triton_lattice import load_state
@@ -10,6 +9,7 @@ from brctc.kernels.triton_numbers import (
     device,
     exponential,
     is_zero,
+    kernel,
     logarithm,
     normalise,
     power,
@@ -23,7 +23,7 @@ PEAK_TOLERANCE = tl.constexpr(1e-4)  # risk.py has the same
 @device
 def group_tile(labels, states_m, states_e, n, t, u, T, U, N, T_max, W, START: tl.constexpr):
     """P_u(tau) of frames t (rows) and labels u (columns): what reaches the event, times what follows."""
-    size = N * T_max * W
+    size = tl.cast(N, tl.int64) * T_max * W
     valid = (t < T) & (u >= 1) & (u <= U)
     here = (n * T_max + t) * W + u
     if START:
@@ -51,7 +51,7 @@ def share_of(m, e, total_m, total_e):
     return 2 * m / total_m * power(e - total_e - 1)
 
 
-@triton.jit
+@kernel
 def weigh_kernel(
     labels, frames, tokens, states_m, states_e, totals_m, totals_e, sources, objectives,
     factor: "fp64", N, T_max, W, REAL: tl.constexpr, INT: tl.constexpr, BT: tl.constexpr, BU: tl.constexpr,
@@ -94,7 +94,7 @@ def weigh_kernel(
     tl.store(objectives + n * W + u, objective + slope * peak_frame.to(tl.float64), mask=u <= U)
 
 
-@triton.jit
+@kernel
 def groups_kernel(
     labels, frames, tokens, states_m, states_e, totals_m, totals_e, log_share,
     N, T_max, W, START: tl.constexpr, BT: tl.constexpr, BU: tl.constexpr,
@@ -114,7 +114,7 @@ def groups_kernel(
     tl.store(log_share + (n * (W - 1) + u - 1) * T_max + t, share, mask=(t < T_max) & (u >= 1) & (u < W))
 
 
-@triton.jit
+@kernel
 def sources_kernel(
     labels, frames, tokens, states_m, states_e, totals_m, totals_e, grad_share, sources, last_share,
     N, T_max, W, START: tl.constexpr, BT: tl.constexpr, BU: tl.constexpr,
@@ -136,7 +136,7 @@ def sources_kernel(
     tl.store(last_share + n * T_max + t + u * 0, share, mask=(t < T_max) & (u == U))
 
 
-@triton.jit
+@kernel
 def finish_kernel(
     frames, tokens, totals_m, totals_e, sums, largest, objectives, status, losses, possible,
     factor: "fp64", T_max, W, budget: "fp64", EACH: tl.constexpr, BLOCK: tl.constexpr,

@@ -8,7 +8,6 @@ A chain's lane u holds label u and the blank behind it, in the direction's own o
 is label U + 1 - u and blank U - u.
 """
 
-import triton
 import triton.language as tl
 
 from brctc.kernels.triton_numbers import (
@@ -16,6 +15,7 @@ from brctc.kernels.triton_numbers import (
     device,
     exponential,
     is_zero,
+    kernel,
     normalise,
     power,
     shift_up,
@@ -41,7 +41,7 @@ def skip_exponents(labels, label_column, lane, U, reverse, e):
     return tl.where(here != there, tl.full(e.shape, 0, e.dtype), zero_like(e))
 
 
-@triton.jit
+@kernel
 def chain_kernel(
     em, ee, labels, frames, tokens,
     states_m, states_e, totals_m, totals_e,
@@ -77,7 +77,7 @@ def chain_kernel(
     step = tl.where(reverse, -1, 1)
     row = n * T_max * W + t.to(tl.int64) * W
     keep = direction * 2 * N * T_max * W + row
-    labels_ahead = N * T_max * W  # from a frame's blanks to its labels
+    labels_ahead = tl.cast(N, tl.int64) * T_max * W  # from a frame's blanks to its labels
     yb_m = tl.load(em + row)
     yb_e = tl.load(ee + row)
     # lanes that do not exist let mass pass: none of it comes back
@@ -119,7 +119,7 @@ def load_state(states_m, states_e, at, mask):
     return m, tl.where(mask, e, zero_like(e))
 
 
-@triton.jit
+@kernel
 def occupy_kernel(
     labels, frames, tokens, states_m, states_e, occupancy,
     N, T_max, W, REAL: tl.constexpr, K: tl.constexpr,
@@ -134,7 +134,7 @@ def occupy_kernel(
     lane = tl.arange(0, K)
     exists = lane <= U
     is_label = exists & (lane > 0)
-    size = N * T_max * W
+    size = tl.cast(N, tl.int64) * T_max * W
     here = n * T_max * W + t.to(tl.int64) * W + lane
     ab_m, ab_e = load_state(states_m, states_e, here, exists)
     al_m, al_e = load_state(states_m, states_e, size + here, is_label)
@@ -165,7 +165,7 @@ def occupy_kernel(
     tl.store(occupancy + here, tl.where(lane == 0, blank, label) * scale, mask=exists)
 
 
-@triton.jit
+@kernel
 def retreat_kernel(
     labels, frames, tokens, states_m, states_e, sources, extra, occupancy,
     N, T_max, W,
@@ -184,7 +184,7 @@ def retreat_kernel(
     label_column, blank_column = columns(lane, U, reverse)
     exists = lane <= U
     is_label = exists & (lane > 0)
-    size = N * T_max * W
+    size = tl.cast(N, tl.int64) * T_max * W
     t = tl.where(reverse, 0, T - 1)
     step = tl.where(reverse, 1, -1)
     row = n * T_max * W + t.to(tl.int64) * W

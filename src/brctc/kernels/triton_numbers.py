@@ -13,6 +13,10 @@ import triton.language as tl
 # function costs a millisecond.
 device = (lambda function: function) if os.environ.get("TRITON_INTERPRET") == "1" else triton.jit
 
+# Sizes that change from batch to batch: a kernel is not compiled anew when one of them is 1, or
+# divisible by 16.
+kernel = triton.jit(do_not_specialize=["N", "T_max", "W", "blank", "stride"])
+
 # The exponent that stands for probability zero.
 ZERO_32 = tl.constexpr(-(1 << 29))
 ZERO_64 = tl.constexpr(-(1 << 61))

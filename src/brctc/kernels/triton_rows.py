@@ -1,16 +1,15 @@
 """The GPU kernels that see labels, lengths and the vocabulary axis: checks, emissions, gradient rows."""
 
-import triton
 import triton.language as tl
 
-from brctc.kernels.triton_numbers import SMALLEST_LOG, exponential, zero_like
+from brctc.kernels.triton_numbers import SMALLEST_LOG, exponential, kernel, zero_like
 
 # What is wrong with an utterance; t + 1 says that frame t cannot be read.
 BAD_LABELS = tl.constexpr(-1)
 OUT_OF_RANGE = tl.constexpr(-2)
 
 
-@triton.jit
+@kernel
 def prepare_kernel(
     targets, input_lengths, target_lengths, status, frames, tokens, labels, links,
     stride, T_max, W, C, blank, K: tl.constexpr,
@@ -44,7 +43,7 @@ def prepare_kernel(
     tl.store(links + n * W + lane, tl.where(first | ~is_label, link, -1 - link), mask=lane < W)
 
 
-@triton.jit
+@kernel
 def emit_kernel(
     scores, labels, frames, tokens, em, ee, shifts, sums, largest,
     stride_t, stride_n, C, T_max, W,
@@ -92,7 +91,7 @@ def emit_kernel(
     tl.store(ee + at * W + lane, e, mask=exists)
 
 
-@triton.jit
+@kernel
 def gradient_kernel(
     scores, labels, links, frames, tokens, possible, mass, weights, shifts, sums, occupancy, gradient,
     stride_t, stride_n, out_t, out_n, C, N, T_max, W,
@@ -118,7 +117,7 @@ def gradient_kernel(
     label = tl.load(labels + n * W + lane, mask=exists, other=-1)
     own = tl.load(occupancy + at * W + lane, mask=exists, other=0.0)
     if TWO:
-        own += tl.load(occupancy + (N * T_max + at) * W + lane, mask=exists, other=0.0)
+        own += tl.load(occupancy + (tl.cast(N, tl.int64) * T_max + at) * W + lane, mask=exists, other=0.0)
         own = tl.where((U == 0) & (lane == 0), all_mass, own)  # without labels every frame is blank
     if LOGITS:
         # rounding makes occupancies drift: one that has most of the mass is better known from the others
