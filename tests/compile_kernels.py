@@ -129,7 +129,8 @@ def main() -> None:
     print(f"{len(found)} kernels; registers, bytes of stack and of shared memory for each target")
     for launch in found:
         uses = {target: launch.compile(target) for target in arguments.targets}
-        print("  ".join(f"{name}: {r:3} {st} {sh:5}" for name, (r, st, sh) in uses.items()), launch, flush=True)
+        columns = [f"{name}: {r:3} {st} {sh:5}" for name, (r, st, sh) in uses.items()]
+        print("  ".join(columns), launch, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from types import ModuleType
 
-import torch
 from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
-from brctc.kernels.inputs import Inputs, Lengths, pad_targets, prepare_inputs
+from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
@@ -47,10 +46,12 @@ def bayes_risk_ctc_loss(
             "cpu" backend checks in any case, which costs it nothing.
     """
     _check_options(risk, reduction)
-    kernel = choose_backend(backend, torch.device("cpu") if not isinstance(log_probs, Tensor) else log_probs.device)
     inputs, batched = prepare_inputs(
-        log_probs, targets, input_lengths, target_lengths, blank, from_logits, kernel.KEEPS_HALF
+        log_probs, targets, input_lengths, target_lengths, blank, from_logits, keep_half=True
     )
+    kernel = choose_backend(backend, inputs.scores.device)
+    if not kernel.READS_HALF:
+        inputs = in_full_precision(inputs)
     if kernel.has_closed_form(risk):
         loss = kernel.loss(inputs, risk, reduction, zero_infinity, validate)
     else:

@@ -20,7 +20,6 @@ def backends() -> dict[str, str]:
     return {"cpu": f"ok ({_native.instruction_set()})", "triton": _triton_state(), "reference": "ok"}
 
 
-@torch.compiler.assume_constant_result
 def _triton_state() -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
@@ -29,6 +28,11 @@ def _triton_state() -> str:
     if torch.cuda.is_available():
         return f"ok ({torch.cuda.get_device_name()})"
     return "no CUDA device"
+
+
+_triton_state._dynamo_marked_constant = (
+    True  # torch.compiler.assume_constant_result, which imports the compiler
+)
 
 
 def choose_backend(name: str | None, device: torch.device) -> ModuleType:

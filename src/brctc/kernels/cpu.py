@@ -20,7 +20,7 @@ from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
-KEEPS_HALF = False
+READS_HALF = False
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
 
 

@@ -40,8 +40,7 @@ def prepare_inputs(
     from_logits: bool,
     keep_half: bool = False,
 ) -> tuple[Inputs, bool]:
-    """Brings CTCLoss's layouts into one; also says whether there was a batch axis. `keep_half`: the
-    kernels read half precision themselves."""
+    """Brings CTCLoss's layouts into one; also says whether there was a batch axis."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"log_probs must be a tensor, got {type(scores).__name__}")
     if not scores.is_floating_point():
@@ -57,8 +56,6 @@ def prepare_inputs(
             raise ValueError(
                 f"unbatched log_probs take targets of shape (U) or (1, U), got {tuple(targets.shape)}"
             )
-    if scores.dtype not in (HALF_OR_FULL if keep_half else FULL):
-        scores = scores.float()
     inputs = Inputs(
         scores,
         targets,
@@ -67,8 +64,15 @@ def prepare_inputs(
         blank,
         from_logits,
     )
-    check_shapes(inputs, HALF_OR_FULL if keep_half else FULL)
+    if not keep_half or scores.dtype not in HALF_OR_FULL:
+        inputs = in_full_precision(inputs)
+    check_shapes(inputs, HALF_OR_FULL)
     return inputs, batched
+
+
+def in_full_precision(inputs: Inputs) -> Inputs:
+    """For kernels that do not read half precision themselves."""
+    return inputs if inputs.scores.dtype in FULL else inputs._replace(scores=inputs.scores.float())
 
 
 def check_blank(blank: int) -> None:
@@ -105,7 +109,8 @@ def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None
     if len(shape) != 3:
         raise ValueError(f"log_probs must be (T, N, C), got {tuple(shape)}")
     if scores.dtype not in dtypes:
-        raise TypeError(f"scores must be float32 or float64 here, got {scores.dtype}")
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"scores must be one of {names} here, got {scores.dtype}")
     frames, batch, classes = shape
     if frames == 0 or batch == 0 or classes == 0:
         raise ValueError(f"log_probs of shape {tuple(shape)} are empty: (T, N, C) all need 1")

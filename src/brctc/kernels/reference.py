@@ -15,7 +15,7 @@ from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets
 from brctc.kernels.reduction import reduce_losses
 
 NEVER = -1e30
-KEEPS_HALF = False
+READS_HALF = False
 
 
 def has_closed_form(risk: object) -> bool:
@@ -23,9 +23,7 @@ def has_closed_form(risk: object) -> bool:
     return risk is None
 
 
-def loss(
-    inputs: Inputs, risk: None, reduction: str, zero_infinity: bool, validate: bool = True
-) -> Tensor:
+def loss(inputs: Inputs, risk: None, reduction: str, zero_infinity: bool, validate: bool = True) -> Tensor:
     """Plain CTC: -log P(l|x), reduced."""
     emissions, skip, inputs = _lattice(inputs, validate)
     alpha = _forward(emissions, skip)

@@ -17,7 +17,7 @@ from brctc.kernels.operators import no_second_derivative, register
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
 
-KEEPS_HALF = True
+READS_HALF = True
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
 
 weighed_sum = reference.weighed_sum

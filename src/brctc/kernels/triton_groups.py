@@ -1,5 +1,8 @@
 """Path groups on the GPU, and what a loss is made of: weighed sums, sources, totals."""
 
+# pyright: reportUndefinedVariable=false
+# "fp64" is the type of a kernel's argument, to Triton
+
 import triton.language as tl
 
 from brctc.kernels.triton_lattice import load_state
@@ -147,7 +150,7 @@ def finish_kernel(
     T = tl.load(frames + n)
     U = tl.load(tokens + n)
     lane = tl.arange(0, BLOCK)
-    range_used = tl.abs(factor)
+    range_used = tl.abs(factor) + tl.zeros([], tl.float64)
     log_sums = tl.zeros([], tl.float64)
     bad_frame = T
     for begin in range(0, T, BLOCK):
@@ -166,7 +169,7 @@ def finish_kernel(
             objective += tl.sum(tl.load(objectives + n * W + u, mask=u <= U, other=0.0), 0)
         loss -= objective / tl.maximum(U, 1).to(tl.float64)
     else:
-        loss += tl.where(U > 0, factor, 0.0)
+        loss += factor * (U > 0).to(tl.float64)
     has_path = ~is_zero(total_e)
     loss = tl.where(has_path, loss, float("inf"))
     code = tl.load(status + n)

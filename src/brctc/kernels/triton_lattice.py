@@ -8,6 +8,9 @@ A chain's lane u holds label u and the blank behind it, in the direction's own o
 is label U + 1 - u and blank U - u.
 """
 
+# pyright: reportUndefinedVariable=false
+# "fp64" is the type of a kernel's argument, to Triton
+
 import triton.language as tl
 
 from brctc.kernels.triton_numbers import (

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -21,6 +20,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     kernel[grid](*arguments, **options)
 
 
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
 class Sizes(NamedTuple):
     """Axes of a batch and the constants that its kernels are compiled for."""
 
@@ -31,7 +34,7 @@ class Sizes(NamedTuple):
     real: torch.dtype
 
     @property
-    def int(self) -> torch.dtype:
+    def integer(self) -> torch.dtype:
         return torch.int64 if self.real == torch.float64 else torch.int32
 
     @property
@@ -43,19 +46,19 @@ class Sizes(NamedTuple):
     @property
     def lanes(self) -> dict[str, int]:
         """A program that holds all labels of an utterance."""
-        K = triton.next_power_of_2(self.W)
+        K = _power_of_two(self.W)
         return {"K": K, "num_warps": min(max(K // 64, 1), 8)}
 
     @property
     def block(self) -> dict[str, int]:
         """And goes over the classes of a frame."""
-        BLOCK = min(triton.next_power_of_2(self.C), 1024)
-        K = triton.next_power_of_2(self.W)
+        BLOCK = min(_power_of_two(self.C), 1024)
+        K = _power_of_two(self.W)
         return {"K": K, "BLOCK": BLOCK, "num_warps": min(max(BLOCK // 256, K // 256, 1), 4)}
 
     @property
     def tile(self) -> dict[str, int]:
-        return {"BT": 16, "BU": min(triton.next_power_of_2(self.W), 32)}
+        return {"BT": 16, "BU": min(_power_of_two(self.W), 32)}
 
     @property
     def budget(self) -> float:
@@ -122,7 +125,7 @@ def run_lattice(inputs: Inputs, sizes: Sizes, boost: float, keep: bool) -> Latti
         triton_rows.prepare_kernel, (N,), targets, *lengths, status, frames, tokens, labels, links,
         W - 1, T, W, C, inputs.blank, **sizes.lanes,
     )  # fmt: skip
-    em, ee = (torch.empty((N, T, W), dtype=dtype, device=device) for dtype in (real, sizes.int))
+    em, ee = (torch.empty((N, T, W), dtype=dtype, device=device) for dtype in (real, sizes.integer))
     rows = torch.empty((2, N, T), dtype=real, device=device)
     largest = torch.empty((N, T), dtype=torch.float64, device=device)
     launch(
@@ -130,8 +133,8 @@ def run_lattice(inputs: Inputs, sizes: Sizes, boost: float, keep: bool) -> Latti
         scores.stride(0), scores.stride(1), C, T, W, **sizes.types, LOGITS=inputs.from_logits, **sizes.block,
     )  # fmt: skip
     shape = (2, 2, N, T, W) if keep else (1,)
-    states_m, states_e = (torch.empty(shape, dtype=dtype, device=device) for dtype in (real, sizes.int))
-    totals_m, totals_e = (torch.empty((2, N), dtype=dtype, device=device) for dtype in (real, sizes.int))
+    states_m, states_e = (torch.empty(shape, dtype=dtype, device=device) for dtype in (real, sizes.integer))
+    totals_m, totals_e = (torch.empty((2, N), dtype=dtype, device=device) for dtype in (real, sizes.integer))
     launch(
         triton_lattice.chain_kernel, (N, 2 if keep else 1), em, ee, labels, frames, tokens,
         states_m, states_e, totals_m, totals_e, boost, N, T, W,
@@ -199,7 +202,7 @@ def weigh(sizes: Sizes, lattice: Lattice, factor: float) -> tuple[Tensor, Tensor
     objectives = torch.empty((N, W), dtype=torch.float64, device=sources.device)
     labels, _, frames, tokens = Book.of(lattice.book)
     launch(
-        triton_groups.weigh_kernel, (N, triton.cdiv(W, sizes.tile["BU"])), labels, frames, tokens,
+        triton_groups.weigh_kernel, (N, -(-W // sizes.tile["BU"])), labels, frames, tokens,
         *lattice[4:], sources, objectives, factor, N, T, W, **sizes.types, **sizes.tile,
     )  # fmt: skip
     return objectives, sources
@@ -216,9 +219,7 @@ def occupy(sizes: Sizes, lattice: Lattice) -> Tensor:
     return occupancy
 
 
-def retreat(
-    sizes: Sizes, lattice: Lattice, sources: Tensor, extra: Tensor | None, at_start: bool
-) -> Tensor:
+def retreat(sizes: Sizes, lattice: Lattice, sources: Tensor, extra: Tensor | None, at_start: bool) -> Tensor:
     N, T, W = sizes[:3]
     occupancy = lattice.rows.new_empty(2, N, T, W)
     labels, _, frames, tokens = Book.of(lattice.book)
@@ -299,4 +300,4 @@ def path_groups_backward(
 
 
 def _tiles(sizes: Sizes) -> tuple[int, int, int]:
-    return sizes.N, triton.cdiv(sizes.T, sizes.tile["BT"]), triton.cdiv(sizes.W, sizes.tile["BU"])
+    return sizes.N, -(-sizes.T // sizes.tile["BT"]), -(-sizes.W // sizes.tile["BU"])
