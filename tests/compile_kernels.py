@@ -18,8 +18,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from brctc.kernels import triton_run
+from brctc.kernels import triton_run, triton_transducer_run
 from brctc.kernels.inputs import Inputs
+from brctc.kernels.transducer_inputs import Labels
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -112,6 +113,11 @@ def launches(N, T, U, C, dtype, from_logits) -> list[Launch]:
     for at_start in (False, True):
         share, likelihood = triton_run.path_groups(inputs, at_start, False)
         triton_run.path_groups_backward(share, likelihood, inputs, at_start)
+    logits = torch.zeros(1, 2, U + 1, 7, dtype=dtype)
+    labels = Labels(*(x[:1] for x in inputs[1:4]), 0)
+    triton_transducer_run.loss(logits, labels, False, False)
+    losses, cells, book = triton_transducer_run.loss(logits, labels, True, False)
+    triton_transducer_run.gradient(losses, logits, 0, cells, book)
     return list(found)
 
 

@@ -185,7 +185,7 @@ def test_other_devices_take_the_reference():
     on_meta = [x.to("meta") for x in clean_batch()[:4]]
     for risk in (None, brctc.EarlyEmission(2.0)):
         assert brctc.bayes_risk_ctc_loss(*on_meta, risk, reduction="none").shape == (3,)
-    with pytest.raises(ValueError, match="backend 'triton' (needs CUDA or ROCm tensors|cannot run here)"):
+    with pytest.raises(ValueError, match=r"backend 'triton' (needs CUDA or ROCm tensors|cannot run here)"):
         choose_backend("triton", torch.device("meta"))
     with pytest.raises(ValueError, match="needs CPU tensors, got cuda"):
         choose_backend("cpu", torch.device("cuda"))

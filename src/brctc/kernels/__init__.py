@@ -9,10 +9,18 @@ from types import ModuleType
 import torch
 
 from brctc import _native
-from brctc.kernels import cpu, reference, transducer_cpu, transducer_reference, triton
+from brctc.kernels import (
+    cpu,
+    reference,
+    transducer_cpu,
+    transducer_reference,
+    transducer_triton,
+    triton,
+)
 
 _BY_NAME = {"cpu": cpu, "triton": triton, "reference": reference}
-TRANSDUCERS = {cpu: transducer_cpu, reference: transducer_reference}  # the same backends' transducer losses
+# the same backends' transducer losses
+TRANSDUCERS = {cpu: transducer_cpu, triton: transducer_triton, reference: transducer_reference}
 
 
 def backends() -> dict[str, str]:

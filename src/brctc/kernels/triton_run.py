@@ -1,5 +1,6 @@
 """Launches the GPU kernels of the CTC losses: what is allocated, and what runs after what."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     kernel[grid](*arguments, **options)
 
 
-def _power_of_two(size: int) -> int:
+def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
@@ -46,19 +47,19 @@ class Sizes(NamedTuple):
     @property
     def lanes(self) -> dict[str, int]:
         """A program that holds all labels of an utterance."""
-        K = _power_of_two(self.W)
+        K = power_of_two(self.W)
         return {"K": K, "num_warps": min(max(K // 64, 1), 8)}
 
     @property
     def block(self) -> dict[str, int]:
         """And goes over the classes of a frame."""
-        BLOCK = min(_power_of_two(self.C), 1024)
-        K = _power_of_two(self.W)
+        BLOCK = min(power_of_two(self.C), 1024)
+        K = power_of_two(self.W)
         return {"K": K, "BLOCK": BLOCK, "num_warps": min(max(BLOCK // 256, K // 256, 1), 4)}
 
     @property
     def tile(self) -> dict[str, int]:
-        return {"BT": 16, "BU": min(_power_of_two(self.W), 32)}
+        return {"BT": 16, "BU": min(power_of_two(self.W), 32)}
 
     @property
     def budget(self) -> float:
@@ -66,14 +67,18 @@ class Sizes(NamedTuple):
         return 2.0**59 if self.real == torch.float64 else 2.0**27
 
 
-def sizes_of(scores: Tensor, W: int) -> Sizes:
-    T, N, C = scores.shape
+def sizes_of(N: int, T: int, W: int, C: int, dtype: torch.dtype) -> Sizes:
     if T > MOST_FRAMES or W - 1 > MOST_LABELS:
         raise ValueError(
             f"backend 'triton' takes up to {MOST_FRAMES} frames and {MOST_LABELS} labels, got {T} and "
             f"{W - 1}: pass backend='reference', or CPU tensors"
         )
-    return Sizes(N, T, W, C, torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    return Sizes(N, T, W, C, torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def _sizes(scores: Tensor, W: int) -> Sizes:
+    T, N, C = scores.shape
+    return sizes_of(N, T, W, C, scores.dtype)
 
 
 class Book(NamedTuple):
@@ -108,23 +113,34 @@ def on_device(tensor: Tensor) -> Any:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
+def prepare(
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    sizes: Sizes,
+    blank: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """The status of each utterance, (N), and the book."""
+    N, T, W, C, _ = sizes
+    given = [x.to(device, non_blocking=True).contiguous() for x in (targets, input_lengths, target_lengths)]
+    status = torch.empty(N, dtype=torch.int32, device=device)
+    book = torch.empty((N, 2 * W + 2), dtype=torch.int32, device=device)
+    labels, links, frames, tokens = Book.of(book)
+    launch(
+        triton_rows.prepare_kernel, (N,), *given, status, frames, tokens, labels, links,
+        W - 1, T, W, C, blank, **sizes.lanes,
+    )  # fmt: skip
+    return status, book
+
+
 def run_lattice(inputs: Inputs, sizes: Sizes, boost: float, keep: bool) -> Lattice:
     """Checks the batch, makes the emissions and runs both chains."""
     scores = inputs.scores
     N, T, W, C, real = sizes
     device = scores.device
-    targets = inputs.targets.to(device, non_blocking=True).contiguous()
-    lengths = (
-        length.to(device, non_blocking=True).contiguous()
-        for length in (inputs.input_lengths, inputs.target_lengths)
-    )
-    status = torch.empty(N, dtype=torch.int32, device=device)
-    book = torch.empty((N, 2 * W + 2), dtype=torch.int32, device=device)
-    labels, links, frames, tokens = Book.of(book)
-    launch(
-        triton_rows.prepare_kernel, (N,), targets, *lengths, status, frames, tokens, labels, links,
-        W - 1, T, W, C, inputs.blank, **sizes.lanes,
-    )  # fmt: skip
+    status, book = prepare(*inputs[1:4], sizes, inputs.blank, device)
+    labels, _, frames, tokens = Book.of(book)
     em, ee = (torch.empty((N, T, W), dtype=dtype, device=device) for dtype in (real, sizes.integer))
     rows = torch.empty((2, N, T), dtype=real, device=device)
     largest = torch.empty((N, T), dtype=torch.float64, device=device)
@@ -156,24 +172,25 @@ def finish(
         EACH=objectives is not None, BLOCK=128, num_warps=1,
     )  # fmt: skip
     if validate:
-        check_status(inputs, lattice.status)
+        raise_for(lattice.status, lambda: check_values(inputs), inputs.from_logits, inputs.scores.dtype)
     return losses, possible
 
 
-def check_status(inputs: Inputs, status: Tensor) -> None:
+def raise_for(
+    status: Tensor, check_values: Callable[[], object], from_logits: bool, dtype: torch.dtype
+) -> None:
     """Raises for the first utterance with something wrong. Waits for the device."""
     if status.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph cannot wait for the checks of its input: pass validate=False")
     codes = status.tolist()
     if triton_rows.BAD_LABELS.value in codes:
-        check_values(inputs)  # has the words
+        check_values()  # has the words
     for n, code in enumerate(codes):
         if code > 0:
-            raise ValueError(unreadable(inputs.from_logits, code - 1, n))
+            raise ValueError(unreadable(from_logits, code - 1, n))
         if code == triton_rows.OUT_OF_RANGE.value:
             raise ValueError(
-                f"the scores or the risk factor of utterance {n} are too large to be computed with "
-                f"in {inputs.scores.dtype}"
+                f"the scores or the risk factor of utterance {n} are too large to be computed with in {dtype}"
             )
 
 
@@ -181,7 +198,7 @@ def loss(
     inputs: Inputs, risk: int, factor: float, gradient: bool, validate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Losses (N) and what their gradient is made from: occupancies, rows, possible and book."""
-    sizes = sizes_of(inputs.scores, inputs.targets.shape[1] + 1)
+    sizes = _sizes(inputs.scores, inputs.targets.shape[1] + 1)
     each = risk == EARLY_EMISSION
     factor = 0.0 if risk == NONE else factor
     with on_device(inputs.scores):
@@ -243,7 +260,7 @@ def gradient(
 ) -> Tensor:
     """The gradient by the scores, in their dtype, each utterance's multiplied by its weight. Its
     occupancies add up to its mass in every frame."""
-    sizes = sizes_of(scores, occupancy.shape[-1])
+    sizes = _sizes(scores, occupancy.shape[-1])
     dense = torch.empty_like(scores, memory_format=torch.contiguous_format)
     with on_device(scores):
         launch(
@@ -258,7 +275,7 @@ def gradient(
 
 def path_groups(inputs: Inputs, at_start: bool, validate: bool) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N)."""
-    sizes = sizes_of(inputs.scores, inputs.targets.shape[1] + 1)
+    sizes = _sizes(inputs.scores, inputs.targets.shape[1] + 1)
     N, T, W = sizes[:3]
     with on_device(inputs.scores):
         lattice = run_lattice(inputs, sizes, 0.0, keep=True)
@@ -276,7 +293,7 @@ def path_groups_backward(
     grad_share: Tensor, grad_likelihood: Tensor, inputs: Inputs, at_start: bool
 ) -> Tensor:
     """Runs the lattice again: that costs less than to keep it."""
-    sizes = sizes_of(inputs.scores, inputs.targets.shape[1] + 1)
+    sizes = _sizes(inputs.scores, inputs.targets.shape[1] + 1)
     N, T, W = sizes[:3]
     with on_device(inputs.scores):
         lattice = run_lattice(inputs, sizes, 0.0, keep=True)
