@@ -38,9 +38,8 @@ def _triton_state() -> str:
     return "no CUDA device"
 
 
-_triton_state._dynamo_marked_constant = (
-    True  # torch.compiler.assume_constant_result, which imports the compiler
-)
+# what torch.compiler.assume_constant_result does, which would import the compiler
+setattr(_triton_state, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 def choose_backend(name: str | None, device: torch.device) -> ModuleType:

@@ -81,7 +81,7 @@ def weigh_kernel(
         top = tl.maximum(sum_e, tl.max(e, 0))
         some = tl.sum(m * power(e - top[None]), 0)
         sum_m, sum_e = normalise(sum_m * power(sum_e - top) + some, top)
-    scale = 1 / (sum_m * U.to(REAL))
+    scale = 1 / (sum_m * tl.maximum(U, 1).to(REAL))
     peak_frame = tl.zeros([BU], tl.int32) + T
     for begin in range(0, T, BT):
         t = begin + tl.arange(0, BT)

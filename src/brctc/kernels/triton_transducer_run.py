@@ -9,7 +9,8 @@ from brctc.kernels.triton_run import Book, Sizes, on_device, power_of_two, raise
 
 
 def _sizes(logits: Tensor) -> Sizes:
-    return sizes_of(*logits.shape, logits.dtype)
+    N, T, W, C = logits.shape
+    return sizes_of(N, T, W, C, logits.dtype)
 
 
 def _row_block(sizes: Sizes) -> dict[str, int]:
