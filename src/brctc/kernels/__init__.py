@@ -1,7 +1,6 @@
 """The implementations behind the one door: which there are, and which one a tensor gets."""
 
 import functools
-import importlib.util
 import os
 import warnings
 from types import ModuleType
@@ -22,6 +21,8 @@ _BY_NAME = {"cpu": cpu, "triton": triton, "reference": reference}
 # the same backends' transducer losses
 TRANSDUCERS = {cpu: transducer_cpu, triton: transducer_triton, reference: transducer_reference}
 
+_OLDEST_TRITON = (3, 4)
+
 
 def backends() -> dict[str, str]:
     """What can run here: each backend's name with "ok" or the reason why not."""
@@ -29,17 +30,26 @@ def backends() -> dict[str, str]:
 
 
 def _triton_state() -> str:
-    if importlib.util.find_spec("triton") is None:
+    return _find_triton()
+
+
+# what torch.compiler.assume_constant_result does, which would import the compiler
+setattr(_triton_state, "_dynamo_marked_constant", True)  # noqa: B010
+
+
+@functools.cache
+def _find_triton() -> str:
+    try:
+        from triton import __version__ as version
+    except ImportError:
         return "triton is not installed"
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+        return f"triton {version} is too old, 3.4 is needed"
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "ok (interpreter: right, on any tensor, and very slow)"
     if torch.cuda.is_available():
         return f"ok ({torch.cuda.get_device_name()})"
     return "no CUDA device"
-
-
-# what torch.compiler.assume_constant_result does, which would import the compiler
-setattr(_triton_state, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 def choose_backend(name: str | None, device: torch.device) -> ModuleType:

@@ -16,6 +16,7 @@ import triton.language as tl
 from brctc.kernels.triton_numbers import (
     add,
     device,
+    divide,
     exponential,
     is_zero,
     kernel,
@@ -216,11 +217,11 @@ def retreat_kernel(
         entered = by_blank + by_label
         enter_m, enter_e = shift_up(entered, enter_e, lane)
         stays, comes, _ = add(l_m, l_e, enter_m, enter_e)
-        share = label / (stays + comes)
+        share = divide(label, stays + comes)
         entering = share * comes + tl.where(injects, source, 0.0)
         label = share * stays
-        entering = tl.where(has_after, tl.gather(entering, after, 0), 0.0) / entered
+        entering = divide(tl.where(has_after, tl.gather(entering, after, 0), 0.0), entered)
         stays, comes, _ = add(b_m, b_e, l_m, l_e)
-        share = blank / (stays + comes)
+        share = divide(blank, stays + comes)
         blank = share * stays + entering * by_blank
         label += share * comes + entering * by_label
