@@ -7,7 +7,7 @@ sample of each candidate is taken in turn, so that a noisy machine disturbs all 
     python benchmarks/ctc_loss.py                     # all shapes, about two minutes
     python benchmarks/ctc_loss.py --json result.json  # the figures, for a machine
     python benchmarks/ctc_loss.py --quick             # fewer samples; fast, less exact
-    python benchmarks/ctc_loss.py --device cuda       # the same shapes on a GPU: cuda.py
+    python benchmarks/ctc_loss.py --device cuda       # the same shapes on a GPU: ctc_loss_cuda.py
 """
 
 import argparse
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import cuda
+import ctc_loss_cuda
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -248,7 +248,7 @@ def main() -> None:
     samples = 3 if arguments.quick else 11
     shapes = [Shape(*map(int, arguments.shape.split(",")))] if arguments.shape else SHAPES
     if arguments.device == "cuda":
-        figures = cuda.report(shapes, make_batch, RISKS, samples)
+        figures = ctc_loss_cuda.report(shapes, make_batch, RISKS, samples)
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump(figures, file, indent=2)

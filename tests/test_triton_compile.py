@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 ROOT = Path(__file__).parent.parent
@@ -48,3 +49,12 @@ def test_every_kernel_compiles(tmp_path):
 @pytest.mark.exhaustive
 def test_every_kernel_compiles_for_every_dtype(tmp_path):
     check(compile_kernels(tmp_path, "--full"))
+
+
+def test_the_benchmark_says_what_is_missing():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: run it")
+    command = [sys.executable, str(ROOT / "benchmarks" / "ctc_loss.py"), "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "there is no CUDA device here" in done.stderr

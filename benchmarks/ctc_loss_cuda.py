@@ -27,7 +27,7 @@ def candidates(batch: Batch, risks: dict[str, brctc.BayesRisk | None]) -> dict[s
     rest = targets.cuda(), input_lengths.cuda(), target_lengths.cuda()
     # what cuDNN asks for: labels one after the other, all integers of 32 bits and on the CPU
     for_cudnn = targets.flatten().int(), input_lengths.int(), target_lengths.int()
-    cudnn_takes_it = torch._use_cudnn_ctc_loss(log_probs, *for_cudnn, 0)
+    cudnn_takes_it = torch.ops.aten._use_cudnn_ctc_loss.Tensor(log_probs, *for_cudnn, 0)
 
     def torchs(scores: Tensor, cudnn: bool) -> Call:
         def run() -> Tensor:
