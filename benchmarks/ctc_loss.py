@@ -7,6 +7,7 @@ sample of each candidate is taken in turn, so that a noisy machine disturbs all 
     python benchmarks/ctc_loss.py                     # all shapes, about two minutes
     python benchmarks/ctc_loss.py --json result.json  # the figures, for a machine
     python benchmarks/ctc_loss.py --quick             # fewer samples; fast, less exact
+    python benchmarks/ctc_loss.py --device cuda       # the same shapes on a GPU: ctc_loss_cuda.py
 """
 
 import argparse
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import ctc_loss_cuda
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -235,6 +237,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 samples instead of 11")
     parser.add_argument("--json", metavar="FILE", help="write all figures here")
     parser.add_argument("--shape", metavar="N,T,U,C", help="measure this one shape only")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run")
     parser.add_argument("--memory-of", nargs=2, metavar=("SHAPE", "RISK"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -244,6 +247,12 @@ def main() -> None:
 
     samples = 3 if arguments.quick else 11
     shapes = [Shape(*map(int, arguments.shape.split(",")))] if arguments.shape else SHAPES
+    if arguments.device == "cuda":
+        figures = ctc_loss_cuda.report(shapes, make_batch, RISKS, samples)
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(figures, file, indent=2)
+        return None
     rows, checks = {}, []
     for shape in shapes:
         calls, leaves = candidates(shape)

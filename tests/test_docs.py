@@ -57,6 +57,9 @@ COMMANDS = {
     "python examples/path_groups.py": ["--output", "picture.png"],
     "python examples/gradients.py": ["--output", "picture.png"],
     "python benchmarks/ctc_loss.py": ["--quick", "--shape", "2,20,4,30"],
+    "python -m pytest -m exhaustive tests/test_triton.py tests/test_triton_transducer.py "
+    "tests/test_triton_compile.py": None,  # takes an hour
+    "python benchmarks/ctc_loss.py --device cuda": None,  # needs a GPU: test_triton_compile.py sees it refuse
     "python benchmarks/exactness.py": ["--frames", "50"],
     "python benchmarks/streaming.py": ["--quick", "--minutes", "2", "--streams", "5"],
     # tests/cli/test_plot.py draws them

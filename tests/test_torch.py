@@ -175,12 +175,18 @@ def test_gradient_has_the_layout_of_the_scores():
 
 
 def test_other_devices_take_the_reference():
-    """A device without native kernels: the meta device stands in for it as far as shapes go."""
+    """With a warning, once; on the meta device only shapes are asked for, and there is none."""
     from brctc.kernels import choose_backend, cpu, reference
 
     assert choose_backend(None, torch.device("cpu")) is cpu
-    with pytest.warns(UserWarning, match="'cuda' tensors: the reference"):
-        assert choose_backend(None, torch.device("cuda")) is reference
+    with pytest.warns(UserWarning, match="'mps' tensors: the reference"):
+        assert choose_backend(None, torch.device("mps")) is reference
+    assert choose_backend(None, torch.device("mps")) is reference
+    on_meta = [x.to("meta") for x in clean_batch()[:4]]
+    for risk in (None, brctc.EarlyEmission(2.0)):
+        assert brctc.bayes_risk_ctc_loss(*on_meta, risk, reduction="none").shape == (3,)
+    with pytest.raises(ValueError, match=r"backend 'triton' (needs CUDA or ROCm tensors|cannot run here)"):
+        choose_backend("triton", torch.device("meta"))
     with pytest.raises(ValueError, match="needs CPU tensors, got cuda"):
         choose_backend("cpu", torch.device("cuda"))
     with pytest.raises(ValueError, match="unknown backend 'gpu'"):

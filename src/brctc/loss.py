@@ -1,9 +1,11 @@
 """The criterion as torch users know it: a function and a module with CTCLoss's arguments."""
 
+from types import ModuleType
+
 from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
-from brctc.kernels.inputs import Inputs, Lengths, pad_targets, prepare_inputs
+from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
@@ -20,6 +22,7 @@ def bayes_risk_ctc_loss(
     zero_infinity: bool = False,
     from_logits: bool = False,
     backend: str | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """CTC with its alignment paths weighed by a risk; without a risk, CTC.
 
@@ -37,16 +40,24 @@ def bayes_risk_ctc_loss(
         zero_infinity: an utterance that cannot be aligned has loss 0 instead of inf. Its gradient
             is zero either way; `check_feasible` names it.
         from_logits: `log_probs` are logits; the log_softmax is fused into the loss.
-        backend: "cpu", "reference", or None for the best that fits the tensor.
+        backend: "cpu", "triton", "reference", or None for the best that fits the tensor.
+        validate: raise for labels, lengths and scores that cannot be right. To raise, the host waits for
+            the GPU; with False nothing waits, and such an utterance has loss NaN and no gradient. The
+            "cpu" backend checks in any case, which costs it nothing.
     """
     _check_options(risk, reduction)
-    inputs, batched = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
+    inputs, batched = prepare_inputs(
+        log_probs, targets, input_lengths, target_lengths, blank, from_logits, keep_half=True
+    )
     kernel = choose_backend(backend, inputs.scores.device)
+    if not kernel.READS_HALF:
+        inputs = in_full_precision(inputs)
     if kernel.has_closed_form(risk):
-        loss = kernel.loss(inputs, risk, reduction, zero_infinity)
+        loss = kernel.loss(inputs, risk, reduction, zero_infinity, validate)
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
-        losses = risk_loss(risk, group_paths(inputs, risk.event, backend), kernel.weighed_sum)
+        groups = group_paths(inputs, risk.event, kernel, validate)
+        losses = risk_loss(risk, groups, kernel.weighed_sum, validate)
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
 
@@ -59,13 +70,13 @@ def _check_options(risk: BayesRisk | None, reduction: str) -> None:
     check_reduction(reduction)
 
 
-def group_paths(inputs: Inputs, event: str, backend: str | None) -> PathGroups:
+def group_paths(inputs: Inputs, event: str, kernel: ModuleType, validate: bool = True) -> PathGroups:
     """Path groups of prepared inputs."""
     if event not in ("end", "start"):
         raise ValueError(f'event is {event!r}, expected "end" or "start"')
     inputs = pad_targets(inputs)
     device = inputs.scores.device
-    log_share, log_likelihood = choose_backend(backend, device).path_groups(inputs, event)
+    log_share, log_likelihood = kernel.path_groups(inputs, event, validate)
     return PathGroups(
         log_share,
         log_likelihood,
@@ -92,6 +103,7 @@ class BayesRiskCTCLoss(nn.Module):
         zero_infinity: bool = False,
         from_logits: bool = False,
         backend: str | None = None,
+        validate: bool = True,
     ) -> None:
         super().__init__()
         _check_options(risk, reduction)
@@ -101,6 +113,7 @@ class BayesRiskCTCLoss(nn.Module):
         self.zero_infinity = zero_infinity
         self.from_logits = from_logits
         self.backend = backend
+        self.validate = validate
 
     def forward(
         self, log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths
@@ -116,8 +129,9 @@ class BayesRiskCTCLoss(nn.Module):
             zero_infinity=self.zero_infinity,
             from_logits=self.from_logits,
             backend=self.backend,
+            validate=self.validate,
         )
 
     def extra_repr(self) -> str:
-        options = ("risk", "blank", "reduction", "zero_infinity", "from_logits", "backend")
+        options = ("risk", "blank", "reduction", "zero_infinity", "from_logits", "backend", "validate")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in options)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from brctc.kernels import TRANSDUCERS, choose_backend
-from brctc.kernels.inputs import Lengths
+from brctc.kernels.inputs import FULL, HALF_OR_FULL, Lengths
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.kernels.transducer_inputs import check_floating, prepare_joint, prepare_labels
 
@@ -19,6 +19,7 @@ def transducer_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
     backend: str | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """The transducer loss, -log P(targets), summed over all alignments; log_softmax included.
 
@@ -33,17 +34,20 @@ def transducer_loss(
             the CTC losses do.
         zero_infinity: an utterance whose every path has probability zero (logits of -inf) has loss 0
             instead of inf. Its gradient is zero either way.
-        backend: "cpu", "reference", or None for the best that fits the tensor.
+        backend: "cpu", "triton", "reference", or None for the best that fits the tensor.
+        validate: as of `bayes_risk_ctc_loss`: with False nothing waits for a GPU.
     """
     check_reduction(reduction)
     check_floating("logits", logits)
     if logits.dim() != 4:
         raise ValueError(f"logits must be (N, T, U + 1, C), got {tuple(logits.shape)}")
-    if logits.dtype not in (torch.float32, torch.float64):
+    kernel = TRANSDUCERS[choose_backend(backend, logits.device)]
+    if logits.dtype not in (HALF_OR_FULL if kernel.READS_HALF else FULL):
         logits = logits.float()
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, logits.shape)
-    losses = TRANSDUCERS[choose_backend(backend, logits.device)].losses(logits, labels)
-    return reduce_losses(losses, labels.target_lengths, reduction, zero_infinity)
+    losses = kernel.losses(logits, labels, validate)
+    lengths = labels.target_lengths.to(losses.device, non_blocking=True)
+    return reduce_losses(losses, lengths, reduction, zero_infinity)
 
 
 def transducer_joint_loss(
@@ -58,6 +62,7 @@ def transducer_joint_loss(
     blank: int = 0,
     reduction: str = "mean",
     backend: str | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """`transducer_loss` of the logits tanh(encoder[:, :, None] + prediction[:, None]) @ weight.T + bias.
 
@@ -78,4 +83,4 @@ def transducer_joint_loss(
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, joint.logits_shape())
     kernel = TRANSDUCERS[choose_backend(backend, encoder.device)]
     with torch.autocast(encoder.device.type, enabled=False):
-        return kernel.joint_loss(joint, labels, reduction)
+        return kernel.joint_loss(joint, labels, reduction, validate)

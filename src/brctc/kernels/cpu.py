@@ -20,6 +20,7 @@ from brctc.kernels.operators import is_traced, no_second_derivative, register
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
 
+READS_HALF = False
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2, DelayPenalty: 3}
 
 
@@ -34,8 +35,11 @@ def has_closed_form(risk: BayesRisk | None) -> bool:
     return type(risk) in _CLOSED_FORMS
 
 
-def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool) -> Tensor:
-    """The reduced loss, for a risk that has a closed form."""
+def loss(
+    inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool, validate: bool = True
+) -> Tensor:
+    """The reduced loss, for a risk that has a closed form. Always validates: it would read beyond its
+    memory otherwise, and there is no device to wait for."""
     factor = float(risk.penalty if isinstance(risk, DelayPenalty) else getattr(risk, "risk_factor", 0.0))
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
     options = (_CLOSED_FORMS[type(risk)], factor, gradient)
@@ -48,7 +52,7 @@ def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: 
     return apply(scores, inputs[1:], (*options, reduction, zero_infinity))
 
 
-def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
+def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
     arguments = (*inputs, event == "start")
     if is_traced(inputs.scores):

@@ -16,11 +16,14 @@ Lengths = Tensor | Sequence[int] | int
 # A log-probability below this counts as probability zero; native/emissions.h has the same.
 SMALLEST_LOG = -1e13
 
+FULL = (torch.float32, torch.float64)
+HALF_OR_FULL = (*FULL, torch.float16, torch.bfloat16)
+
 
 class Inputs(NamedTuple):
     """A batch as every kernel takes it."""
 
-    scores: Tensor  # (T, N, C) float32 or float64: log_probs, or logits if from_logits
+    scores: Tensor  # (T, N, C) float32 or float64 (or half, for Triton): log_probs, or logits if from_logits
     targets: Tensor  # int64: (N, U) padded, or all labels one after the other
     input_lengths: Tensor  # (N) int64
     target_lengths: Tensor  # (N) int64
@@ -35,6 +38,7 @@ def prepare_inputs(
     target_lengths: Lengths,
     blank: int,
     from_logits: bool,
+    keep_half: bool = False,
 ) -> tuple[Inputs, bool]:
     """Brings CTCLoss's layouts into one; also says whether there was a batch axis."""
     if not isinstance(scores, Tensor):
@@ -52,8 +56,6 @@ def prepare_inputs(
             raise ValueError(
                 f"unbatched log_probs take targets of shape (U) or (1, U), got {tuple(targets.shape)}"
             )
-    if scores.dtype not in (torch.float32, torch.float64):
-        scores = scores.float()
     inputs = Inputs(
         scores,
         targets,
@@ -62,8 +64,15 @@ def prepare_inputs(
         blank,
         from_logits,
     )
-    check_shapes(inputs)
+    if not keep_half or scores.dtype not in HALF_OR_FULL:
+        inputs = in_full_precision(inputs)
+    check_shapes(inputs, HALF_OR_FULL)
     return inputs, batched
+
+
+def in_full_precision(inputs: Inputs) -> Inputs:
+    """For kernels that do not read half precision themselves."""
+    return inputs if inputs.scores.dtype in FULL else inputs._replace(scores=inputs.scores.float())
 
 
 def check_blank(blank: int) -> None:
@@ -93,14 +102,15 @@ def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
     return value if value.dtype == torch.int64 else value.long()
 
 
-def check_shapes(inputs: Inputs) -> None:
+def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None:
     """Raises for shapes that do not fit together. Needs no values, so it also holds in a trace."""
     scores, targets, input_lengths, target_lengths, blank, _ = inputs
     shape = scores.shape
     if len(shape) != 3:
         raise ValueError(f"log_probs must be (T, N, C), got {tuple(shape)}")
-    if scores.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"scores must be float32 or float64 here, got {scores.dtype}")
+    if scores.dtype not in dtypes:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"scores must be one of {names} here, got {scores.dtype}")
     frames, batch, classes = shape
     if frames == 0 or batch == 0 or classes == 0:
         raise ValueError(f"log_probs of shape {tuple(shape)} are empty: (T, N, C) all need 1")
@@ -162,6 +172,12 @@ def check_values(inputs: Inputs) -> None:
     )
     if problem := native_batch(local, with_scores=False).find_problem():
         raise ValueError(problem)
+
+
+def unreadable(from_logits: bool, t: int, n: int) -> str:
+    """What is said of scores that are none."""
+    name = "logits hold NaN or +inf, or only -inf," if from_logits else "log_probs hold NaN or +inf"
+    return f"{name} at frame {t} of utterance {n}"
 
 
 def pad_targets(inputs: Inputs) -> Inputs:

@@ -33,8 +33,8 @@ _PART_SIZE = 2**19
 _LEAST_ROWS = 512
 
 
-def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
-    """The reduced loss."""
+def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
+    """The reduced loss. Always validates, like cpu.loss."""
     if any(is_traced(tensor) for tensor in joint):
         losses = torch.ops.brctc.transducer_joint_loss(*joint, *labels)
         return reduce_losses(losses, labels.target_lengths, reduction, zero_infinity=False)

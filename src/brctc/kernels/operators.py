@@ -15,11 +15,13 @@ def register(
     fake: Callable[..., Any],
     backward: Callable[..., Any] | None = None,
     setup: Callable[..., None] | None = None,
+    devices: tuple[str, ...] = ("CPU",),
 ) -> None:
     """`fake` gives shapes without values; `setup` and `backward`, if any, are those of torch.library."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, function, "CPU")
+    for device in devices:
+        _library.impl(name, function, device)
     torch.library.register_fake(f"brctc::{name}", fake, lib=_library)
     if backward is not None:
         torch.library.register_autograd(f"brctc::{name}", backward, setup_context=setup, lib=_library)
@@ -27,7 +29,7 @@ def register(
 
 def no_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError(
-        "the native CPU backend has no second derivative: pass backend='reference' to differentiate twice"
+        "the native backends have no second derivative: pass backend='reference' to differentiate twice"
     )
 
 

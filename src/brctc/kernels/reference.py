@@ -11,11 +11,12 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets
+from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets, unreadable
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, DelayPenalty
 
 NEVER = -1e30
+READS_HALF = False
 
 
 def has_closed_form(risk: BayesRisk | None) -> bool:
@@ -23,9 +24,11 @@ def has_closed_form(risk: BayesRisk | None) -> bool:
     return risk is None or type(risk) is DelayPenalty
 
 
-def loss(inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool) -> Tensor:
+def loss(
+    inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool, validate: bool = True
+) -> Tensor:
     """-log of the summed path probabilities, weighed by a delay penalty or not at all; reduced."""
-    emissions, skip, inputs = _lattice(inputs)
+    emissions, skip, inputs = _lattice(inputs, validate)
     alpha = _forward(
         emissions, skip, _start_weights(risk.penalty, inputs) if isinstance(risk, DelayPenalty) else None
     )
@@ -45,9 +48,9 @@ def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
     return torch.where(none, -math.inf, torch.where(none, 1, total).log() + highest.squeeze(-1))
 
 
-def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
+def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
-    emissions, skip, inputs = _lattice(inputs)
+    emissions, skip, inputs = _lattice(inputs, validate)
     alpha = _forward(emissions, skip)
     total = _final(alpha, inputs)
     if event == "end":
@@ -63,9 +66,11 @@ def path_groups(inputs: Inputs, event: str) -> tuple[Tensor, Tensor]:
     return share, _hide_never(total)
 
 
-def _lattice(inputs: Inputs) -> tuple[Tensor, Tensor, Inputs]:
+def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs]:
     """Emissions (N, T, S) of every state, and where a state may be reached by a skip (N, S)."""
-    check_values(inputs)
+    validate = validate and not inputs.scores.is_meta
+    if validate:
+        check_values(inputs)
     inputs = pad_targets(inputs)._replace(
         input_lengths=inputs.input_lengths.to(inputs.scores.device),
         target_lengths=inputs.target_lengths.to(inputs.scores.device),
@@ -80,7 +85,8 @@ def _lattice(inputs: Inputs) -> tuple[Tensor, Tensor, Inputs]:
     states[:, 1::2] = targets
     emissions = scores.gather(2, states[:, None, :].expand(-1, frames, -1))
     in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
-    _check_emissions(emissions, in_time, inputs)
+    if validate:
+        _check_emissions(emissions, in_time, inputs)
     emissions = torch.where(emissions > SMALLEST_LOG, emissions, NEVER)
     skip = torch.zeros_like(states, dtype=torch.bool)
     skip[:, 3::2] = targets[:, 1:] != targets[:, :-1]
@@ -93,10 +99,7 @@ def _check_emissions(emissions: Tensor, in_time: Tensor, inputs: Inputs) -> None
     wrong = (read & ~(emissions < math.inf)).any(-1)
     if wrong.any():
         n, t = wrong.nonzero()[0].tolist()
-        name = (
-            "logits hold NaN or +inf, or only -inf," if inputs.from_logits else "log_probs hold NaN or +inf"
-        )
-        raise ValueError(f"{name} at frame {t} of utterance {n}")
+        raise ValueError(unreadable(inputs.from_logits, t, n))
 
 
 def _shift(x: Tensor, by: int) -> Tensor:

@@ -17,8 +17,11 @@ from brctc.kernels.transducer_inputs import NUMBERS_PER_CELL, Labels, check_labe
 __all__ = ["joint_loss", "losses"]
 
 
-def losses(logits: Tensor, labels: Labels) -> Tensor:
-    """-log P(targets) of every utterance, (N)."""
+READS_HALF = False
+
+
+def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
+    """-log P(targets) of every utterance, (N). Always validates, like cpu.loss."""
     arguments = (logits, *labels, torch.is_grad_enabled() and logits.requires_grad)
     if is_traced(logits):
         return torch.ops.brctc.transducer_loss(*arguments)[0]

@@ -14,10 +14,12 @@ from brctc.kernels.reduction import reduce_losses
 from brctc.kernels.reference import NEVER
 from brctc.kernels.transducer_inputs import Joint, Labels, native_transducer
 
+READS_HALF = False
 
-def losses(logits: Tensor, labels: Labels) -> Tensor:
+
+def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
     """-log P(targets) of every utterance, (N)."""
-    log_blank, log_label = _emissions(logits, labels)
+    log_blank, log_label = _emissions(logits, labels, validate)
     frames, rows = logits.shape[1], logits.shape[2]
     u = torch.arange(rows, device=logits.device)
     # the cells of a diagonal, t + u = d, do not depend on each other
@@ -36,14 +38,19 @@ def losses(logits: Tensor, labels: Labels) -> Tensor:
     return -torch.where(total > NEVER / 2, total, -math.inf)
 
 
-def joint_loss(joint: Joint, labels: Labels, reduction: str) -> Tensor:
-    """Makes all logits; the native backend does not."""
+def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
+    """Makes all logits; the native CPU backend does not."""
+    found = losses(joint_logits(joint, labels), labels, validate)
+    return reduce_losses(found, labels.target_lengths, reduction, zero_infinity=False)
+
+
+def joint_logits(joint: Joint, labels: Labels) -> Tensor:
+    """(N, T, U + 1, C)"""
     # what belongs to padding may hold anything
     encoder = _masked(joint.encoder, labels.logit_lengths)
     prediction = _masked(joint.prediction, labels.target_lengths + 1)
     hidden = (encoder[:, :, None] + prediction[:, None]).tanh()
-    logits = hidden @ joint.weight.t() + joint.bias
-    return reduce_losses(losses(logits, labels), labels.target_lengths, reduction, zero_infinity=False)
+    return hidden @ joint.weight.t() + joint.bias
 
 
 def _masked(values: Tensor, lengths: Tensor) -> Tensor:
@@ -51,10 +58,12 @@ def _masked(values: Tensor, lengths: Tensor) -> Tensor:
     return torch.where((index < lengths.to(values.device)[:, None])[:, :, None], values, 0.0)
 
 
-def _emissions(logits: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
+def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, Tensor]:
     """Log probability (N, T, U + 1) of the blank and of the next label in every cell, NEVER where
     that leads out of the lattice."""
-    native_transducer(labels, tuple(logits.shape), logits.dtype)  # raises for lengths or labels out of range
+    validate = validate and not logits.is_meta
+    if validate:  # raises for lengths or labels out of range
+        native_transducer(labels, tuple(logits.shape), logits.dtype)
     frames, rows, classes = logits.shape[1:]
     device = logits.device
     t = torch.arange(frames, device=device)[:, None]
@@ -64,7 +73,8 @@ def _emissions(logits: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
     used = in_time & (u <= target_lengths)
     # padding may hold anything: it must not reach the gradient either
     log_probs = torch.where(used[..., None], logits, 0.0).log_softmax(-1)
-    _check_rows(log_probs)
+    if validate:
+        _check_rows(log_probs)
     log_blank = log_probs[..., labels.blank]
     targets = labels.targets.to(device).clamp(0, classes - 1)
     index = torch.nn.functional.pad(targets, (0, 1))[:, None, :, None].expand(-1, frames, -1, -1)

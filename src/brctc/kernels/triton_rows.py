@@ -1,0 +1,160 @@
+"""The GPU kernels that see labels, lengths and the vocabulary axis: checks, emissions, gradient rows."""
+
+import triton.language as tl
+
+from brctc.kernels.triton_numbers import SMALLEST_LOG, exponential, kernel, zero_like
+
+# What is wrong with an utterance; t + 1 says that frame t cannot be read.
+BAD_LABELS = tl.constexpr(-1)
+OUT_OF_RANGE = tl.constexpr(-2)
+
+
+@kernel
+def prepare_kernel(
+    targets, input_lengths, target_lengths, status, frames, tokens, labels, links,
+    stride, T_max, W, C, blank, K: tl.constexpr,
+):  # fmt: skip
+    """Checks one utterance and writes down what the other kernels read: its lengths; its labels, column 0
+    being the blank; for each label the column of its next occurrence, or 0. Links of a label that
+    occurred before are negative, -1 - link. With bad values, one frame and no labels."""
+    n = tl.program_id(0).to(tl.int64)
+    T = tl.load(input_lengths + n)
+    U = tl.load(target_lengths + n)
+    lane = tl.arange(0, K)
+    good = (T >= 1) & (T <= T_max) & (U >= 0) & (U < W)
+    U = tl.where(good, U, 0).to(tl.int32)
+    is_label = (lane > 0) & (lane <= U)
+    label = tl.load(targets + n * stride + lane - 1, mask=is_label, other=0)
+    wrong = is_label & ((label < 0) | (label >= C) | (label == blank))
+    good = good & (tl.max(wrong.to(tl.int32), 0) == 0)
+    U = tl.where(good, U, 0)
+    is_label = is_label & good
+    tl.store(status + n, tl.where(good, 0, BAD_LABELS))
+    tl.store(frames + n, tl.where(good, T, 1))
+    tl.store(tokens + n, U)
+    tl.store(labels + n * W + lane, tl.where(is_label, label, blank), mask=lane < W)
+    link = tl.zeros([K], tl.int32)
+    first = lane >= 0
+    for v in range(1, U + 1):
+        same = tl.load(targets + n * stride + v - 1) == label
+        link = tl.where(same & (v > lane) & (link == 0), v, link)
+        first = first & ~(same & (v < lane))
+    link = tl.where(is_label, link, 0)
+    tl.store(links + n * W + lane, tl.where(first | ~is_label, link, -1 - link), mask=lane < W)
+
+
+@kernel
+def emit_kernel(
+    scores, labels, frames, tokens, em, ee, shifts, sums, largest,
+    stride_t, stride_n, C, T_max, W,
+    REAL: tl.constexpr, INT: tl.constexpr, LOGITS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Emissions of one frame. Logits are exponentials over a sum that is kept for the loss: softmax is
+    exp(x - shift) / sum. `largest` is the largest exponent of the row, or infinite if the row holds what
+    is no score."""
+    t = tl.program_id(0)
+    n = tl.program_id(1).to(tl.int64)
+    if t >= tl.load(frames + n):
+        return
+    row = scores + t.to(tl.int64) * stride_t + n * stride_n
+    at = n * T_max + t
+    shift = tl.zeros([], REAL)
+    total = tl.zeros([], REAL) + 1
+    if LOGITS:
+        highest = tl.full([BLOCK], float("-inf"), REAL)
+        part = tl.zeros([BLOCK], REAL)
+        for begin in range(0, C, BLOCK):
+            c = begin + tl.arange(0, BLOCK)
+            x = tl.load(row + c, mask=c < C, other=float("-inf")).to(REAL)
+            new = tl.maximum(highest, x)
+            base = tl.where(new == float("-inf"), 0.0, new)  # nothing yet but -inf
+            part = part * tl.exp(highest - base) + tl.exp(x - base)
+            highest = new
+        shift = tl.max(highest, 0)
+        total = tl.sum(part * tl.exp(highest - shift), 0)
+    tl.store(shifts + at, shift)
+    tl.store(sums + at, total)
+    lane = tl.arange(0, K)
+    exists = lane <= tl.load(tokens + n)
+    label = tl.load(labels + n * W + lane, mask=exists, other=0)
+    x = tl.load(row + label, mask=exists, other=0.0).to(tl.float64)
+    readable = tl.min(tl.where(exists, x < float("inf"), True).to(tl.int32), 0) == 1
+    # NaN, +inf, or nothing but -inf
+    readable = readable & (total > 0) & (total < float("inf"))
+    x = x - shift.to(tl.float64)
+    possible = x > SMALLEST_LOG
+    m, e = exponential(tl.where(possible, x, 0.0), REAL)
+    e = tl.where(possible, e, zero_like(e))
+    size = tl.max(tl.where(exists & possible, tl.abs(x), 0.0), 0) * 1.4427 + 3
+    tl.store(largest + at, tl.where(readable, size, float("inf")))
+    tl.store(em + at * W + lane, m, mask=exists)
+    tl.store(ee + at * W + lane, e, mask=exists)
+
+
+@kernel
+def gradient_kernel(
+    scores, labels, links, frames, tokens, possible, mass, weights, shifts, sums, occupancy, gradient,
+    stride_t, stride_n, out_t, out_n, C, N, T_max, W,
+    REAL: tl.constexpr, LOGITS: tl.constexpr, TWO: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one frame: weight * (mass * softmax - occupancy). TWO: occupancies come in two
+    parts. Every class is written by one lane, repeats of a label are added up in their order."""
+    t = tl.program_id(0)
+    n = tl.program_id(1).to(tl.int64)
+    out = gradient + t.to(tl.int64) * out_t + n * out_n
+    if (t >= tl.load(frames + n)) | (tl.load(possible + n) == 0):
+        for begin in range(0, C, BLOCK):
+            c = begin + tl.arange(0, BLOCK)
+            tl.store(out + c, tl.zeros([BLOCK], REAL).to(gradient.dtype.element_ty), mask=c < C)
+        return
+    row = scores + t.to(tl.int64) * stride_t + n * stride_n
+    at = n * T_max + t
+    weight = tl.load(weights + n)
+    all_mass = tl.load(mass + n)
+    U = tl.load(tokens + n)
+    lane = tl.arange(0, K)
+    exists = lane <= U
+    label = tl.load(labels + n * W + lane, mask=exists, other=-1)
+    own = tl.load(occupancy + at * W + lane, mask=exists, other=0.0)
+    if TWO:
+        own += tl.load(occupancy + (tl.cast(N, tl.int64) * T_max + at) * W + lane, mask=exists, other=0.0)
+        own = tl.where((U == 0) & (lane == 0), all_mass, own)  # without labels every frame is blank
+    if LOGITS:
+        # rounding makes occupancies drift: one that has most of the mass is better known from the others
+        size = tl.abs(own)
+        main = (size == tl.max(size, 0)) & (2 * size > tl.abs(all_mass))
+        main = lane == tl.min(tl.where(main, lane, K), 0)
+        own = tl.where(main, all_mass - tl.sum(tl.where(main, 0.0, own), 0), own)
+    link = tl.load(links + n * W + lane, mask=exists, other=-1)
+    first = link >= 0
+    link = tl.where(first, link, -1 - link)
+    occupied = own
+    step = link
+    while tl.max(step, 0) > 0:
+        occupied += tl.where(step > 0, tl.gather(own, step, 0), 0.0)
+        step = tl.where(step > 0, tl.gather(link, step, 0), 0)
+    value = -occupied
+    if LOGITS:
+        shift = tl.load(shifts + at)
+        scale = 1 / tl.load(sums + at)
+        logit = tl.load(row + label, mask=exists, other=float("-inf")).to(REAL)
+        prob = tl.exp(logit - shift) * scale
+        main_class = tl.max(tl.where(prob > 0.5, label, -1), 0)
+        rest = tl.zeros([BLOCK], REAL)
+        for begin in range(0, C, BLOCK):
+            c = begin + tl.arange(0, BLOCK)
+            x = tl.load(row + c, mask=c < C, other=float("-inf")).to(REAL)
+            p = tl.exp(x - shift) * scale
+            rest += tl.where(c == main_class, 0.0, p)
+            tl.store(out + c, (weight * all_mass * p).to(gradient.dtype.element_ty), mask=c < C)
+        value += all_mass * prob
+        # a frame's gradient adds up to zero: the main class, where rounding would show, is what the
+        # others leave
+        left = tl.sum(tl.where(label == main_class, 0.0, own), 0) - all_mass * tl.sum(rest, 0)
+        value = tl.where(label == main_class, left, value)
+    else:
+        for begin in range(0, C, BLOCK):
+            c = begin + tl.arange(0, BLOCK)
+            tl.store(out + c, tl.zeros([BLOCK], REAL).to(gradient.dtype.element_ty), mask=c < C)
+    tl.debug_barrier()  # the row is complete before its own classes are written over
+    tl.store(out + label, (weight * value).to(gradient.dtype.element_ty), mask=exists & first)
