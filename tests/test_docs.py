@@ -54,6 +54,9 @@ COMMANDS = {
         TINY_GRID,
         *TINY,
     ),
+    # tests/cli/test_sweep.py runs a small one, and tests/train/test_sweep.py reads these
+    "brctc sweep sweeps/digit-strings --out exp/online-digits": None,
+    "brctc sweep sweeps/grid --out exp/online-grid": None,
     "python examples/path_groups.py": ["--output", "picture.png"],
     "python examples/gradients.py": ["--output", "picture.png"],
     "python benchmarks/ctc_loss.py": ["--quick", "--shape", "2,20,4,30"],

@@ -1,10 +1,14 @@
 """Sweeps are checked as a whole before anything is trained."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from brctc.train import RecipeError, load_sweep
 from tests.train.tiny import EMFORMER, tiny_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 STAGE = {"steps": 4, "weights": {"inter": 0, "ctc": 1.0}}
 EARLY = {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}}
@@ -85,3 +89,16 @@ def test_an_offline_recipe_is_refused(tmp_path):
     (tmp_path / "online.yaml").write_text(tiny_recipe(tmp_path).model_dump_json())
     with pytest.raises(RecipeError, match=r"online.yaml is not online"):
         load_sweep(path, "out")
+
+
+@pytest.mark.parametrize("corpus", ["digit-strings", "grid"])
+def test_sweeps_are_shipped(corpus):
+    """Every cell has had as many steps as any other, and plain CTC is what others are compared with."""
+    plan = load_sweep(RECIPES / "sweeps" / f"{corpus}.yaml", "out")
+    assert plan.cells[0].method == "vanilla"
+    assert {"vanilla", "emission"} <= {cell.method for cell in plan.cells}
+    assert {cell.recipe.corpus.name for cell in plan.cells} == {corpus}
+    assert len({cell.recipe.stages["only"].steps for cell in plan.cells}) == 1
+    assert len({recipe.stages["only"].steps for recipe in plan.starts.values()}) == 1
+    assert all(cell.recipe.start is not None for cell in plan.cells)
+    assert len({cell.recipe.batch_s for cell in plan.cells}) == 1
