@@ -51,6 +51,8 @@ def command(
         raise ValueError("--fast is for files: a microphone has its own time")
     recognizer = StreamingRecognizer.from_directory(model_directory(model))
     recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
+    if sys.stdout.isatty():
+        print("file\ttoken\tsaid, s\tknown, s\tlatency, ms")
     if microphone:
         listen(recognizer, record(recognizer.sample_rate))
     for path in audio:
