@@ -34,6 +34,10 @@ def plot_trade_off(trade_off: TradeOff) -> Figure:
             (speeds, _dcl, lambda trial: trial.online.rtf),
         ):
             _line(axis, [(x(trial), y(trial), trial) for trial in trials], shade, marker, method)
+        bounds = [(100 * trial.online.error.low, 100 * trial.online.error.high) for trial in trials]
+        errors.vlines(
+            [_dcl(trial) for trial in trials], *zip(*bounds, strict=True), colors=shade, linewidth=1
+        )
     front = pareto_front(trade_off.trials)
     steps = [trial.online.dcl_ms + trial.online.drift.mean_ms for trial in front]
     heights = [_percent(trial) for trial in front]
