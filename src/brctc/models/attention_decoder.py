@@ -25,19 +25,21 @@ class Memory(NamedTuple):
     values: tuple[Tensor, ...]
     mask: Tensor
     """(N, 1, 1, T)"""
+    positions: Tensor
+    """(T + 1, D), of the tokens: an output has no more than there are frames, and its end."""
 
     def select(self, utterances: Tensor) -> "Memory":
         """The utterances of an index (or a mask) over N."""
         keys = tuple(key[utterances] for key in self.keys)
         values = tuple(value[utterances] for value in self.values)
-        return Memory(keys, values, self.mask[utterances])
+        return Memory(keys, values, self.mask[utterances], self.positions)
 
 
 class Cache(NamedTuple):
     """What the layers remember of the tokens so far."""
 
     past: tuple[Tensor, ...]
-    """Each layer's keys and values: (2, N, B, H, U, D / H)."""
+    """Each layer's keys and values: (N, B, 2, H, U, D / H)."""
 
     @property
     def tokens(self) -> int:
@@ -46,12 +48,15 @@ class Cache(NamedTuple):
 
     def reorder(self, parents: Tensor) -> "Cache":
         """The hypotheses (N, B'), each continuing the old one that `parents` names: 0 to B - 1."""
-        rows = torch.arange(parents.shape[0], device=parents.device)[:, None]
-        return Cache(tuple(past[:, rows, parents] for past in self.past))
+        size, beam = self.past[0].shape[:2]
+        rows = (parents + torch.arange(0, size * beam, beam, device=parents.device)[:, None]).flatten()
+        shape = (*parents.shape, *self.past[0].shape[2:])
+        # as one axis: indices along two are several times slower
+        return Cache(tuple(past.flatten(0, 1).index_select(0, rows).view(shape) for past in self.past))
 
     def select(self, utterances: Tensor) -> "Cache":
         """The utterances of an index (or a mask) over N."""
-        return Cache(tuple(past[:, utterances] for past in self.past))
+        return Cache(tuple(past[utterances] for past in self.past))
 
 
 class DecoderLayer(nn.Module):
@@ -88,13 +93,13 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor, past: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """One token (N, B, D) behind those of `past`, which it joins."""
-        own = self.project(self.self_norm(x)).unflatten(-1, (3, self.heads, 1, -1)).movedim(2, 0)
-        query, new = own[0], own[1:]
+        own = self.project(self.self_norm(x)).view(*x.shape[:2], 3, self.heads, 1, -1)
+        new = own[:, :, 1:]
         remembered = new if past is None else torch.cat([past, new], dim=4)
         # hypotheses remember different tokens: they are a batch here ...
-        own_key, own_value = remembered.flatten(1, 2)
-        attended = F.scaled_dot_product_attention(query.flatten(0, 1), own_key, own_value)
-        x = x + self.self_out(attended.flatten(1).view(x.shape))
+        query, (own_key, own_value) = own[:, :, 0].flatten(0, 1), remembered.flatten(0, 1).unbind(1)
+        attended = F.scaled_dot_product_attention(query, own_key, own_value)
+        x = x + self.self_out(attended.reshape(x.shape))
         # ... but they look at the same frames: there they are a sequence, and no frame is copied
         return self._look_up(x, key, value, mask), remembered
 
@@ -127,7 +132,8 @@ class AttentionDecoder(nn.Module):
         """(N, U + 1, C) logits: of each target token, and of the end, given those before it."""
         memory = self.start(hidden, lengths)
         tokens = F.pad(targets, (1, 0), value=self.end)
-        x = self._embed(tokens, 0)
+        x = self.embedding(tokens)
+        x = self.dropout(x + frame_positions(tokens.shape[1], x))
         for layer, key, value in zip(self.layers, memory.keys, memory.values, strict=True):
             x = layer(x, key, value, memory.mask)
         return self.out(self.norm(x))
@@ -155,7 +161,9 @@ class AttentionDecoder(nn.Module):
     def start(self, hidden: Tensor, lengths: Tensor) -> Memory:
         """What `step` needs of the encoder's output."""
         keys, values = zip(*(layer.memory(hidden) for layer in self.layers), strict=True)
-        return Memory(keys, values, attention_mask(lengths, hidden.shape[1], keys[0]))
+        frames = hidden.shape[1]
+        mask = attention_mask(lengths, frames, keys[0])
+        return Memory(keys, values, mask, frame_positions(frames + 1, self.embedding.weight))
 
     def step(self, memory: Memory, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """(N, B, C) log-probabilities of the next token, given the last one (N, B) of each hypothesis.
@@ -163,7 +171,7 @@ class AttentionDecoder(nn.Module):
         The cache remembers the tokens before; None at the beginning. `cache.reorder` follows the
         beam's choice.
         """
-        x = self._embed(tokens[..., None], cache.tokens if cache else 0).squeeze(2)
+        x = self.embedding(tokens) + memory.positions[cache.tokens if cache else 0]
         past = []
         for i, layer in enumerate(self.layers):
             x, new = layer.step(
@@ -171,7 +179,3 @@ class AttentionDecoder(nn.Module):
             )
             past.append(new)
         return self.out(self.norm(x)).log_softmax(-1), Cache(tuple(past))
-
-    def _embed(self, tokens: Tensor, first: int) -> Tensor:
-        x = self.embedding(tokens)
-        return self.dropout(x + frame_positions(tokens.shape[-1], x, first))
