@@ -94,9 +94,7 @@ def trimmed_lengths(
     given, least = given.to(device), least.to(device)
 
     scores = log_probs.detach()
-    log_blank = scores[..., blank].float()
-    if from_logits:
-        log_blank = log_blank - scores.float().logsumexp(-1)
+    log_blank = (scores.log_softmax(-1, torch.float) if from_logits else scores)[..., blank]
     frame = torch.arange(1, frames + 1, device=device)
     uncertain = ~(log_blank > math.log(threshold)) & (frame <= given[:, None])
     last = (uncertain * frame).amax(1)

@@ -32,7 +32,7 @@ def attention_beam(
     if not 0 <= ctc_weight < 1:
         raise ValueError(f"ctc_weight is {ctc_weight}, expected 0 or more and less than 1")
     classes, device = system.vocab_size, encoded.hidden.device
-    frames = encoded.lengths.to(device)
+    frames = encoded.lengths.to(device)[:, None]
     memory = decoder.start(encoded.hidden, encoded.lengths)
     scorer = CTCPrefixScorer(encoded.logits, encoded.lengths) if ctc_weight else None
     state = scorer.start() if scorer else None
@@ -52,17 +52,16 @@ def attention_beam(
             joint[:, :, decoder.end].add_(ends, alpha=ctc_weight)
         outputs.append(joint[:, :, decoder.end] + length * length_reward)
         best = torch.cat([best, outputs[-1]], 1).topk(nbest).values
-        joint = joint[:, :, :classes]
-        joint[:, :, 0] = -torch.inf  # the blank is no token
-        scores, chosen = joint.flatten(1).topk(min(beam, joint[0].numel()))
+        # class 0, the blank, is no token
+        joint = joint[:, :, 1:classes].flatten(1)
+        scores, chosen = joint.topk(min(beam, joint.shape[1]))
         # the most that a prefix can still become, if every frame left brings another reward
-        room = (frames - length)[:, None]
-        bound = scores + length_reward * (room + length if length_reward > 0 else length + 1)
-        alive = (bound > best[:, -1:]) & (room > 0)
+        bound = scores + length_reward * (frames if length_reward > 0 else length + 1)
+        alive = (bound > best[:, -1:]) & (frames > length)
         if not alive.any():
             break
-        parents, tokens = chosen // classes, chosen % classes
-        attention = spoken.flatten(1).gather(1, parents * spoken.shape[2] + tokens)
+        parents, tokens = chosen // (classes - 1), chosen % (classes - 1) + 1
+        attention = spoken[:, :, 1:classes].flatten(1).gather(1, chosen)
         attention.masked_fill_(~alive, -torch.inf)
         cache = cache.reorder(parents)
         if scorer and state:

@@ -11,7 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brctc.models.config import AttentionConfig
-from brctc.models.layers import Dropout, FeedForward, attention_mask, join_heads, residual_linear, split_heads
+from brctc.models.layers import (
+    Dropout,
+    FeedForward,
+    attention_mask,
+    join_heads,
+    residual_linear,
+    split_heads,
+    split_parts,
+)
 from brctc.models.positions import frame_positions
 
 IGNORED = -100  # a gold token that is padding
@@ -49,9 +57,10 @@ class Cache(NamedTuple):
     def reorder(self, parents: Tensor) -> "Cache":
         """The hypotheses (N, B'), each continuing the old one that `parents` names: 0 to B - 1."""
         size, beam = self.past[0].shape[:2]
-        rows = (parents + torch.arange(0, size * beam, beam, device=parents.device)[:, None]).flatten()
-        shape = (*parents.shape, *self.past[0].shape[2:])
+        if size > 1:
+            parents = parents + torch.arange(0, size * beam, beam, device=parents.device)[:, None]
         # as one axis: indices along two are several times slower
+        rows, shape = parents.flatten(), (*parents.shape, *self.past[0].shape[2:])
         return Cache(tuple(past.flatten(0, 1).index_select(0, rows).view(shape) for past in self.past))
 
     def select(self, utterances: Tensor) -> "Cache":
@@ -78,13 +87,12 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def memory(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        key, value = self.key_value(hidden).chunk(2, dim=-1)
-        return split_heads(key, self.heads), split_heads(value, self.heads)
+        key, value = split_parts(self.key_value(hidden), 2, self.heads)
+        return key, value
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """All tokens (N, U, D) at once; none sees a later one."""
-        parts = self.project(self.self_norm(x)).chunk(3, dim=-1)
-        query, own_key, own_value = (split_heads(part, self.heads) for part in parts)
+        query, own_key, own_value = split_parts(self.project(self.self_norm(x)), 3, self.heads)
         attended = join_heads(F.scaled_dot_product_attention(query, own_key, own_value, is_causal=True))
         x = x + self.dropout(self.self_out(attended))
         return self._look_up(x, key, value, mask)

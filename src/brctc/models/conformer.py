@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brctc.models.layers import (
+    Depthwise,
     Dropout,
     FeedForward,
     attention_mask,
@@ -15,6 +16,7 @@ from brctc.models.layers import (
     join_heads,
     residual_linear,
     split_heads,
+    split_parts,
 )
 from brctc.models.positions import distance_positions, distance_scores
 
@@ -58,7 +60,7 @@ class SelfAttention(nn.Module):
         return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1)
 
     def _prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        query, key, value = (split_heads(part, self.heads) for part in self.project(x).chunk(3, dim=-1))
+        query, key, value = split_parts(self.project(x), 3, self.heads)
         if context.distances is None:
             return query, key, value, context.mask
         distance = split_heads(self.distance(context.distances)[None], self.heads)
@@ -79,16 +81,14 @@ class Convolution(nn.Module):
     def __init__(self, dim: int, kernel_size: int, dropout: float) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, 2 * dim)
-        # two dimensions, one of size 1: for channels last there is a fast kernel, in one there is none
-        self.depthwise = nn.Conv2d(dim, dim, (1, kernel_size), padding=(0, kernel_size // 2), groups=dim)
+        self.depthwise = Depthwise(dim, kernel_size, kernel_size // 2)
         self.norm = nn.LayerNorm(dim)
         self.out = residual_linear(dim, dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         x = F.glu(self.gate(x)) * context.exists
-        x = self.depthwise(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1).squeeze(1)
-        return self.dropout(self.out(F.silu(self.norm(x))))
+        return self.dropout(self.out(F.silu(self.norm(self.depthwise(x)))))
 
 
 class ConformerLayer(nn.Module):

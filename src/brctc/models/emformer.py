@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from brctc.models.config import EmformerConfig
-from brctc.models.layers import Dropout, FeedForward, join_heads, residual_linear, split_heads
+from brctc.models.layers import Depthwise, Dropout, FeedForward, join_heads, residual_linear, split_heads
 
 
 class Past(NamedTuple):
@@ -102,8 +102,7 @@ class ChunkConvolution(nn.Module):
         super().__init__()
         self.chunk_frames = chunk_frames
         self.gate = nn.Linear(dim, 2 * dim)
-        # two dimensions, one of size 1: for channels last there is a fast kernel, in one there is none
-        self.depthwise = nn.Conv2d(dim, dim, (1, kernel_size), groups=dim)
+        self.depthwise = Depthwise(dim, kernel_size)
         self.norm = nn.LayerNorm(dim)
         self.out = residual_linear(dim, dim)
         self.dropout = Dropout(dropout)
@@ -113,8 +112,8 @@ class ChunkConvolution(nn.Module):
         chunks = gated[:, :, : self.chunk_frames].flatten(1, 2)
         before, new_past = before_chunks(past, chunks, self.chunk_frames)
         line = F.pad(torch.cat([before, gated], dim=2), (0, 0, 0, past.shape[1])).flatten(0, 1)
-        convolved = self.depthwise(line[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1).reshape(x.shape)
-        return self.dropout(self.out(F.silu(self.norm(convolved)))), new_past
+        convolved = self.norm(self.depthwise(line).reshape(x.shape))
+        return self.dropout(self.out(F.silu(convolved))), new_past
 
 
 class EmformerLayer(nn.Module):

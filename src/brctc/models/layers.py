@@ -56,6 +56,24 @@ class FeedForward(nn.Module):
         return self.dropout(self.contract(self.dropout(self.activation(self.expand(x)))))
 
 
+class Depthwise(nn.Conv2d):
+    """A convolution over the frames of (N, T, D), each feature by itself."""
+
+    def __init__(self, dim: int, kernel_size: int, padding: int = 0) -> None:
+        # two dimensions, one of size 1: for channels last there is a fast kernel, in one there is none
+        super().__init__(dim, dim, (1, kernel_size), padding=(0, padding), groups=dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernel, padding = self.kernel_size[1], int(self.padding[1])
+        few = input.is_cpu and not torch.compiler.is_compiling() and input.numel() * kernel <= 2**18
+        if few and not torch.is_grad_enabled():
+            # the kernel takes as long to set up as for some 200 frames: fewer are sooner done by hand
+            windows = F.pad(input, (0, 0, padding, padding)).unfold(1, kernel, 1).transpose(2, 3)
+            found = (windows * self.weight[:, 0, 0].t().contiguous()).sum(2)
+            return found if self.bias is None else found + self.bias
+        return super().forward(input[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1).squeeze(1)
+
+
 def frame_mask(lengths: Tensor, frames: int, device: torch.device) -> Tensor:
     """(N, T): True for the frames of an utterance, False for its padding."""
     return torch.arange(frames, device=device) < lengths.to(device)[:, None]
@@ -71,6 +89,11 @@ def attention_mask(lengths: Tensor, frames: int, like: Tensor) -> Tensor:
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(N, T, D) to (N, H, T, D / H)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def split_parts(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """(N, T, P D) to P times (N, H, T, D / H)."""
+    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind()
 
 
 def join_heads(x: Tensor) -> Tensor:

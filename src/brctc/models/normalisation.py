@@ -40,10 +40,10 @@ class Normalisation(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         exists = frame_mask(lengths, features.shape[1], features.device)[..., None]
-        features = features.where(exists, 0)
         if self.kind == "global":
             features = (features - self.mean) / self.std.clamp(min=SMALLEST_DEVIATION)
         elif self.kind == "utterance":
+            features = features.where(exists, 0)
             frames = exists.sum(1, keepdim=True)
             mean = features.sum(1, keepdim=True) / frames
             variance = (features - mean).square().where(exists, 0).sum(1, keepdim=True) / frames
