@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from brctc.models import subsampled_lengths
 from brctc.models.conformer import Conformer, SelfAttention
-from brctc.models.layers import Dropout
+from brctc.models.layers import Depthwise, Dropout
 from brctc.models.normalisation import Normalisation
 from brctc.models.positions import distance_scores, frame_positions, sinusoids
 from brctc.models.subsampling import Subsampling
@@ -113,6 +113,20 @@ def test_attention_weights_are_those_of_forward():
     value = attention.project(normed).chunk(3, -1)[2].unflatten(-1, (2, -1)).transpose(1, 2)
     expected = attention.out((weights[0] @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(normed, context), expected)
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_depthwise_of_few_frames_is_the_convolution(padding):
+    """Without gradients few frames are convolved by hand; many, and those in training, by torch's kernel."""
+    torch.manual_seed(0)
+    module = Depthwise(6, 5, padding).double()
+    few = torch.randn(2, 9, 6, dtype=torch.double)
+    for x in (few, few.repeat(1, 1000, 1)):
+        weight = module.weight[:, :, 0]
+        expected = F.conv1d(x.transpose(1, 2), weight, module.bias, padding=padding, groups=6).transpose(1, 2)
+        torch.testing.assert_close(module(x), expected)
+        with torch.no_grad():
+            torch.testing.assert_close(module(x), expected.detach())
 
 
 def test_dropout():
