@@ -10,11 +10,12 @@ FLOOR = -1e5  # stands for log 0 where differences of sums are taken: far below 
 
 
 class PrefixState(NamedTuple):
-    """What is known of prefixes, all of as many tokens, U."""
+    """What is known of prefixes."""
 
-    said: Tensor
-    """(N, H, T + 1 - U): log probability that the first t frames say exactly the prefix; t counts from
-    U, for a prefix has no more tokens than frames."""
+    before: Tensor
+    """(N, H, T): log probability that the frames before frame t say exactly the prefix."""
+    ends: Tensor
+    """(N, H): that all frames do."""
     last: Tensor
     """(N, H): the prefix's last token; the blank for the empty prefix."""
 
@@ -31,54 +32,54 @@ class CTCPrefixScorer:
     def __init__(self, logits: Tensor, lengths: Tensor, blank: int = 0) -> None:
         """logits: (N, T, C) of the CTC output; lengths: (N)."""
         log_probs = logits.detach().double().log_softmax(-1).transpose(1, 2)
-        self.frames = log_probs.shape[2]
-        outside = torch.arange(self.frames, device=logits.device) >= lengths.to(logits.device)[:, None]
+        outside = torch.arange(logits.shape[1], device=logits.device) >= lengths.to(logits.device)[:, None]
+        outside = outside[:, None]  # (N, 1, T)
         # behind its end an utterance is certain to say blank: no sum changes there
-        log_probs = log_probs.masked_fill(outside[:, None], -torch.inf)
-        log_probs[:, blank].masked_fill_(outside, 0)
+        log_probs = log_probs.masked_fill(outside, -torch.inf)
+        log_blank = log_probs[:, blank, None].masked_fill_(outside, 0)
         self.blank = blank
-        self._log_blank = log_probs[:, blank, None]  # (N, 1, T)
-        self._blank = self._log_blank.exp()
+        self._log_blank, self._blank = log_blank[:, :, :-1], log_blank[:, :, :-1].exp()
         self._probs = log_probs.exp()  # (N, C, T)
         self._probs[:, blank] = 0  # a blank is no token
         # (N, C, T + 1): log probability that the first t frames say the class and nothing else
-        self._run = F.pad(log_probs.clamp(min=FLOOR).masked_fill_(outside[:, None], 0).cumsum(2), (1, 0))
-        self._blank_run = self._run[:, blank, None]
-        # (N, 1, T): taken off what a token says to its last frame, which is none behind the end
-        self._end_run = self._blank_run[:, :, 1:].masked_fill(outside[:, None], torch.inf)
+        self._run = F.pad(log_probs.clamp(min=FLOOR).masked_fill_(outside, 0).cumsum(2), (1, 0))
+        self._blank_run = self._run[:, blank, None, 1:]
+        # the same, to be taken off: behind the end it leaves nothing, for no token is said there
+        self._token_end = self._blank_run.masked_fill(outside, torch.inf)
 
     def start(self) -> PrefixState:
         """The empty prefix of each utterance: H = 1."""
-        return PrefixState(self._blank_run, torch.full_like(self._blank_run[..., 0], self.blank).long())
+        blank = torch.full((len(self._run), 1), self.blank, device=self._run.device)
+        return PrefixState(self._run[:, self.blank, None, :-1], self._blank_run[:, :, -1], blank)
 
     def scores(self, state: PrefixState) -> tuple[Tensor, Tensor]:
         """(N, H, C): log probability that the output begins with the prefix and class c (-inf for the
         blank); (N, H): that it is the prefix and nothing else.
         """
-        first = self.frames + 1 - state.said.shape[2]
-        highest = state.said.amax(-1, keepdim=True).clamp(min=FLOOR)
-        before = (state.said[:, :, :-1] - highest).exp_()
-        begins = torch.bmm(before, self._probs[:, :, first:].transpose(1, 2))
+        highest = state.before.amax(-1, keepdim=True).clamp_(min=FLOOR)
+        before = (state.before - highest).exp_()
+        begins = torch.bmm(before, self._probs.transpose(1, 2))
         # a token that repeats the last one is a new one only behind a blank
         last = state.last[:, :, None]
-        behind = before[:, :, :-1] * self._blank[:, :, first:-1]
-        token = self._probs[:, :, first + 1 :].gather(1, last.expand(-1, -1, behind.shape[2]))
-        begins.scatter_(2, last, torch.linalg.vecdot(behind, token)[:, :, None])
-        return begins.log_().add_(highest), state.said[:, :, -1]
+        behind_blank = before[:, :, :-1] * self._blank
+        token = self._probs[:, :, 1:].gather(1, last.expand(behind_blank.shape))
+        begins.scatter_(2, last, torch.linalg.vecdot(behind_blank, token)[:, :, None])
+        return begins.log_().add_(highest), state.ends
 
     def extend(self, state: PrefixState, parents: Tensor, tokens: Tensor) -> PrefixState:
         """The states of prefixes `parents` (N, K), numbers along H, with `tokens` (N, K) behind them."""
-        left = state.said.shape[2] - 1
-        first = self.frames - left
-        if not left:
-            raise ValueError(f"the prefixes have {first} tokens, and there are no more frames")
-        before = state.said.gather(1, parents[:, :, None].expand(-1, -1, left))
-        behind_blank = before[:, :, :-1] + self._log_blank[:, :, first:-1]
+        before = state.before.gather(1, parents[:, :, None].expand(-1, -1, state.before.shape[2]))
+        behind_blank = _later(before[:, :, :-1] + self._log_blank)
         repeats = tokens == state.last.gather(1, parents)
-        before = torch.where(repeats[:, :, None], F.pad(behind_blank, (1, 0), value=-torch.inf), before)
-        # paths with the token in frame t: x[t] = (x[t - 1] + before[t - 1]) p[t], in logs
-        run = self._run[:, :, first:].gather(1, tokens[:, :, None].expand(-1, -1, left + 1))
+        before = torch.where(repeats[:, :, None], behind_blank, before)
+        # paths with the token in frame t: x[t] = (x[t - 1] + before[t]) p[t], in logs
+        run = self._run.gather(1, tokens[:, :, None].expand(-1, -1, self._run.shape[2]))
         token = (before - run[:, :, :-1]).logcumsumexp(-1).add_(run[:, :, 1:])
-        # and all paths, of which the others have blanks behind it: y[t] = x[t] + y[t - 1] p_blank[t]
-        said = token.sub_(self._end_run[:, :, first:]).logcumsumexp(-1)
-        return PrefixState(said.add_(self._blank_run[:, :, first + 1 :]), tokens)
+        # all paths, the others have blanks behind the token: y[t] = x[t] + y[t - 1] p_blank[t]
+        said = token.sub_(self._token_end).logcumsumexp(-1).add_(self._blank_run)
+        return PrefixState(_later(said[:, :, :-1]), said[:, :, -1], tokens)
+
+
+def _later(log_probs: Tensor) -> Tensor:
+    """One frame later; at first there is nothing."""
+    return F.pad(log_probs, (1, 0), value=-torch.inf)
