@@ -27,7 +27,7 @@ def command(
     fast: Flag = False,
     microphone: Flag = False,
 ) -> None:
-    """Show what an online model understands while audio files play, one after the other, or while you speak.
+    """Show what an online model understands while audio files play one by one, or while you speak.
     - A line for every token: the file, the token, when it is said (s), when it is known (s), and its
       latency in between (ms). Then the file with its text. Columns are separated by tabs.
     - On a terminal the text so far is below, as it grows.
