@@ -3,7 +3,7 @@
 The CPU-size model of recipes/digit-strings/online.yaml, untrained: what it says makes no difference to what
 it costs. One thread, CPU time. Features are made of the audio, too.
 
-    python benchmarks/streaming.py                     # streams of 30 minutes, about six minutes
+    python benchmarks/streaming.py                     # streams of 30 minutes, about two minutes
     python benchmarks/streaming.py --json result.json  # the figures, for a machine
     python benchmarks/streaming.py --quick             # streams of 3 minutes; fast, less exact
 """
