@@ -12,7 +12,6 @@ sample of each candidate is taken in turn, so that a noisy machine disturbs all 
 
 import argparse
 import gc
-import json
 import math
 import os
 import platform
@@ -26,11 +25,10 @@ from typing import NamedTuple
 import ctc_loss_cuda
 import torch
 import torch.nn.functional as F
+from bars import MEBIBYTE, Check, finish, peak_growth_bytes, write_figures
 from torch import Tensor
 
 import brctc
-
-MEBIBYTE = 2**20
 
 
 class Shape(NamedTuple):
@@ -163,30 +161,10 @@ def report_own_growth(shape: Shape, risk: str) -> None:
     logits, rest = make_batch(shape)
     logits.requires_grad_()
 
-    def status(key: str) -> int:
-        with open("/proc/self/status") as lines:
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
+    def call() -> None:
+        brctc.bayes_risk_ctc_loss(logits, *rest, RISKS[risk], from_logits=True).backward()
 
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")  # the peak starts anew
-    before = status("VmRSS")
-    brctc.bayes_risk_ctc_loss(logits, *rest, RISKS[risk], from_logits=True).backward()
-    print(status("VmHWM") - before)
-
-
-class Check(NamedTuple):
-    what: str
-    value: float
-    bar: float
-    at_most: bool
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.bar if self.at_most else self.value >= self.bar
-
-    def __str__(self) -> str:
-        sign = "<=" if self.at_most else ">="
-        return f"{'met   ' if self.met else 'MISSED'} {self.what}: {self.value:.2f} ({sign} {self.bar:g})"
+    print(peak_growth_bytes(call))
 
 
 def check_speed(shape: Shape, ms: dict[str, float]) -> list[Check]:
@@ -249,10 +227,7 @@ def main() -> None:
     shapes = [Shape(*map(int, arguments.shape.split(",")))] if arguments.shape else SHAPES
     if arguments.device == "cuda":
         figures = ctc_loss_cuda.report(shapes, make_batch, RISKS, samples)
-        if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump(figures, file, indent=2)
-        return None
+        return write_figures(figures, arguments.json)
     rows, checks = {}, []
     for shape in shapes:
         calls, leaves = candidates(shape)
@@ -272,16 +247,8 @@ def main() -> None:
         print(", ".join(f"{name} {value:.2f}x" for name, value in speed_up.items()))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, backend {brctc.backends()['cpu']}"
     print(f"\n{machine}, torch {torch.__version__}, brctc {brctc.__version__}\n")
-    for check in checks:
-        print(check)
-    missed = sum(not check.met for check in checks)
-    print(f"\n{len(checks) - missed} of {len(checks)} bars met")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            result = {"machine": machine, "milliseconds": rows, "two_threads": speed_up}
-            result["checks"] = [check._asdict() | {"met": check.met} for check in checks]
-            json.dump(result, file, indent=2)
-    sys.exit(1 if missed else 0)
+    figures = {"machine": machine, "milliseconds": rows, "two_threads": speed_up}
+    return finish(checks, figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ it costs. One thread, CPU time. Features are made of the audio, too.
 
 import argparse
 import gc
-import json
 import os
 import platform
 import statistics
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from bars import MEBIBYTE, Check, finish, memory_bytes
 
 import brctc
 from brctc.data import TokenConfig, Tokenizer
@@ -32,7 +32,6 @@ RECIPE = Path(__file__).parent.parent / "recipes" / "digit-strings" / "online.ya
 STREAMS = (1, 5, 10, 20, 30, 40, 60, 80, 120)
 TICK_S = 0.04  # a server takes what has come in, so often
 MINUTE_S = 60.0
-MEBIBYTE = 2**20
 
 
 def make_model() -> Model:
@@ -134,25 +133,9 @@ def chunk_samples(model: Model) -> int:
 def resident_bytes() -> int:
     """0 where the system does not say."""
     try:
-        with open("/proc/self/status") as lines:
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        return memory_bytes("VmRSS")
     except FileNotFoundError:
         return 0
-
-
-class Check(NamedTuple):
-    what: str
-    value: float
-    bar: float
-    at_most: bool
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.bar if self.at_most else self.value >= self.bar
-
-    def __str__(self) -> str:
-        sign = "<=" if self.at_most else ">="
-        return f"{'met   ' if self.met else 'MISSED'} {self.what}: {self.value:.2f} ({sign} {self.bar:g})"
 
 
 def main() -> None:
@@ -193,17 +176,8 @@ def main() -> None:
     print(f"{long.second_ms:.2f} ms in the second minute, {long.last_ms:.2f} ms in the last")
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"\n{machine}, torch {torch.__version__}, brctc {brctc.__version__}\n")
-    for check in checks:
-        print(check)
-    missed = sum(not check.met for check in checks)
-    print(f"\n{len(checks) - missed} of {len(checks)} bars met")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            result = {"machine": machine, "loads": [load._asdict() for load in loads]}
-            result |= {"long_stream": long._asdict()}
-            result["checks"] = [check._asdict() | {"met": check.met} for check in checks]
-            json.dump(result, file, indent=2)
-    sys.exit(1 if missed else 0)
+    figures = {"machine": machine, "loads": [load._asdict() for load in loads], "long_stream": long._asdict()}
+    finish(checks, figures, arguments.json)
 
 
 if __name__ == "__main__":

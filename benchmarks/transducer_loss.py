@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from ctc_loss import MEBIBYTE, measure
+from bars import MEBIBYTE, peak_growth_bytes
+from ctc_loss import measure
 from torch import Tensor
 
 import brctc
@@ -100,15 +101,7 @@ def report_own_growth(name: str, shape: Shape) -> None:
     loss(make_inputs(name, small), make_labels(small)).backward()  # load code, start allocators
     tensors, labels = make_inputs(name, shape), make_labels(shape)
 
-    def status(key: str) -> int:
-        with open("/proc/self/status") as lines:
-            return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
-
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")  # the peak starts anew
-    before = status("VmRSS")
-    loss(tensors, labels).backward()
-    print(status("VmHWM") - before)
+    print(peak_growth_bytes(lambda: loss(tensors, labels).backward()))
 
 
 def print_table(title: str, rows: dict[str, dict[str, float]], digits: int, factors: bool) -> None:

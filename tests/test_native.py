@@ -15,6 +15,7 @@ import brctc
 from brctc import _native
 from brctc.kernels import cpu, reference
 from tests.batches import batches, random_batch
+from tests.parity import check_parity, loss_and_grad
 from tests.paths import TableRisk
 
 RISKS = [
@@ -37,33 +38,10 @@ def poisoned_memory():
     _native.poison_memory(False)
 
 
-def loss_and_grad(batch, risk, upstream, **options):
-    scores = batch.scores.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    loss = batch._replace(scores=scores).loss(risk, **options)
-    (grad,) = torch.autograd.grad(loss, scores, upstream.to(loss))
-    return loss.detach(), grad
-
-
 @settings(max_examples=150, deadline=None)
 @given(batch=batches(), risk=st.sampled_from(RISKS), from_logits=st.booleans())
 def test_native_equals_reference(batch, risk, from_logits):
-    upstream = torch.randn(batch.scores.shape[1], dtype=torch.double)
-    exact = batch.scores.dtype == torch.float64
-    loss, grad = loss_and_grad(batch, risk, upstream, from_logits=from_logits, backend="cpu")
-    in_double = batch._replace(scores=batch.scores.double())
-    expected, expected_grad = loss_and_grad(
-        in_double, risk, upstream, from_logits=from_logits, backend="reference"
-    )
-    assert (loss.isinf() == expected.isinf()).all()
-    tolerance = 1e-10 if exact else 2e-6
-    finite = expected.isfinite()
-    torch.testing.assert_close(loss[finite].double(), expected[finite], rtol=tolerance, atol=10 * tolerance)
-    for n in range(len(loss)):
-        # padding holds NaN in the scores and must have gradient zero
-        assert (grad[batch.input_lengths[n] :, n] == 0).all()
-        used = expected_grad[: batch.input_lengths[n], n]
-        error = (grad[: batch.input_lengths[n], n].double() - used).norm()
-        assert error <= (1e-9 if exact else 2e-5) * (1 + used.norm())
+    check_parity(batch, risk, backend="cpu", from_logits=from_logits)
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import brctc
 from tests.batches import batches, random_batch
+from tests.parity import check_parity, loss_and_grad
 from tests.paths import TableRisk
 from tests.test_exactness import exactness
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(
     not brctc.backends()["triton"].startswith("ok"), reason=f"triton: {brctc.backends()['triton']}"
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TRITON = {"backend": "triton", "device": DEVICE}
 RISKS = [
     None,
     brctc.EarlyFinish(8.1),
@@ -38,47 +40,18 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
-def loss_and_grad(batch, risk, upstream, **options):
-    scores = batch.scores.detach().clone(memory_format=torch.preserve_format)
-    if options["backend"] == "triton":
-        scores = scores.to(DEVICE)
-    scores.requires_grad_()
-    loss = batch._replace(scores=scores).loss(risk, **options)
-    (grad,) = torch.autograd.grad(loss, scores, upstream.to(loss))
-    return loss.detach().cpu(), grad.cpu()
-
-
-def check_parity(batch, risk, from_logits):
-    upstream = torch.randn(batch.scores.shape[1], dtype=torch.double)
-    exact = batch.scores.dtype == torch.float64
-    options = {"from_logits": from_logits}
-    loss, grad = loss_and_grad(batch, risk, upstream, backend="triton", **options)
-    in_double = batch._replace(scores=batch.scores.double())
-    expected, expected_grad = loss_and_grad(in_double, risk, upstream, backend="reference", **options)
-    assert (loss.isinf() == expected.isinf()).all()
-    finite = expected.isfinite()
-    tolerance = 1e-10 if exact else 2e-6
-    torch.testing.assert_close(loss[finite].double(), expected[finite], rtol=tolerance, atol=10 * tolerance)
-    for n in range(len(loss)):
-        # padding holds NaN in the scores and must have gradient zero
-        assert (grad[batch.input_lengths[n] :, n] == 0).all()
-        used = expected_grad[: batch.input_lengths[n], n]
-        error = (grad[: batch.input_lengths[n], n].double() - used).norm()
-        assert error <= (1e-9 if exact else 2e-5) * (1 + used.norm())
-
-
 # shapes that are not multiples of a block
 @settings(max_examples=12, deadline=None)
 @given(batch=batches(most_frames=8, most_labels=5), risk=st.sampled_from(RISKS), from_logits=st.booleans())
 def test_parity(batch, risk, from_logits):
-    check_parity(batch, risk, from_logits)
+    check_parity(batch, risk, **TRITON, from_logits=from_logits)
 
 
 @pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(batch=batches(most_frames=40, most_labels=20), risk=st.sampled_from(RISKS), from_logits=st.booleans())
 def test_parity_on_many_shapes(batch, risk, from_logits):
-    check_parity(batch, risk, from_logits)
+    check_parity(batch, risk, **TRITON, from_logits=from_logits)
 
 
 @pytest.mark.parametrize("risk", RISKS[1:3], ids=lambda risk: type(risk).__name__)
@@ -86,7 +59,7 @@ def test_more_labels_and_classes_than_a_block(risk):
     """Two tiles of tokens, two of frames, two of classes; every label many times."""
     batch = random_batch(1, 85, 40, 1030, dtype=torch.double, spread=1.0)
     batch.targets[:] = batch.targets % 3 + 1
-    check_parity(batch, risk, True)
+    check_parity(batch, risk, **TRITON, from_logits=True)
 
 
 def worst_error(kind, T, name, factors):
@@ -128,7 +101,7 @@ def test_half_precision_is_read_and_written(risk, dtype):
     batch = random_batch(2, 7, 3, 5, dtype=torch.float32)
     half = batch._replace(scores=batch.scores.to(dtype))
     upstream = torch.ones(2)
-    loss, grad = loss_and_grad(half, risk, upstream, backend="triton", from_logits=True)
+    loss, grad = loss_and_grad(half, risk, upstream, **TRITON, from_logits=True)
     assert (loss.dtype, grad.dtype) == (torch.float32, dtype)
     in_full = half._replace(scores=half.scores.float())
     expected, expected_grad = loss_and_grad(in_full, risk, upstream, backend="cpu", from_logits=True)
@@ -137,14 +110,15 @@ def test_half_precision_is_read_and_written(risk, dtype):
 
 
 def test_a_delay_penalty_runs_the_reference():
-    check_parity(random_batch(1, 7, 3, 5), brctc.DelayPenalty(0.1), from_logits=True)  # padding has NaN
+    batch = random_batch(1, 7, 3, 5)  # without padding, of which the reference's gradient is NaN
+    check_parity(batch, brctc.DelayPenalty(0.1), **TRITON, from_logits=True)
 
 
 @pytest.mark.parametrize("risk", [None, RISKS[2]], ids=str)
 def test_bit_identical_over_runs(risk):
     batch = random_batch(1, 7, 4, 3, dtype=torch.float32)
     upstream = torch.rand(1)
-    first, second = (loss_and_grad(batch, risk, upstream, backend="triton", from_logits=True) for _ in "ab")
+    first, second = (loss_and_grad(batch, risk, upstream, **TRITON, from_logits=True) for _ in "ab")
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
 
@@ -154,11 +128,11 @@ def test_wide_scores_that_a_plain_float_does_not_hold():
     batch = random_batch(1, 6, 2, 4, dtype=torch.float32, spread=3000.0)
     batch.scores[2, 0, 1] = -math.inf
     for risk in RISKS[1:3]:
-        check_parity(batch, risk, True)
+        check_parity(batch, risk, **TRITON, from_logits=True)
     far = batch._replace(scores=batch.scores * 1e6)
     with pytest.raises(ValueError, match="utterance 0 are too large to be computed with in"):
         far.loss(backend="triton")
-    check_parity(far._replace(scores=far.scores.double()), None, False)
+    check_parity(far._replace(scores=far.scores.double()), None, **TRITON, from_logits=False)
 
 
 T, N, C = 3, 2, 5

@@ -2,18 +2,16 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from brctc.cli.evaluate import show
-from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
+from brctc.cli.shared import Assignments, find_recipe, parse_assignments, prepare_corpus_of, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.report import make_report
 from brctc.train import Recipe, load_recipe
-from brctc.train.corpus import is_prepared, prepare_recipe
 
 
 def command(
@@ -54,9 +52,7 @@ def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
         if recipe.corpus != first.corpus or recipe.features != first.features:
             raise ValueError(f"{name} has another corpus or other features than {next(iter(recipes))}")
     try:
-        if not is_prepared(first):
-            with progress_bars() as bars:
-                prepare_recipe(first, partial(bars, "preparing the corpus"))
+        prepare_corpus_of(first)
         train_side_by_side(recipes, out)
         with progress_bars() as bars:
             evaluation = make_report([out / name for name in recipes], out / "report.html", progress=bars)

@@ -1,18 +1,16 @@
 """`brctc sweep`"""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
+from brctc.cli.shared import Assignments, find_recipe, parse_assignments, prepare_corpus_of, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
 from brctc.report import TradeOff, choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
 from brctc.train import Plan, load_sweep
-from brctc.train.corpus import is_prepared, prepare_recipe
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 OptionalCount = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
@@ -61,10 +59,7 @@ def command(
 
 
 def _train(plan: Plan, out: Path, at_once: int) -> None:
-    recipe = plan.cells[0].recipe
-    if not is_prepared(recipe):
-        with progress_bars() as bars:
-            prepare_recipe(recipe, partial(bars, "preparing the corpus"))
+    prepare_corpus_of(plan.cells[0].recipe)
     train_side_by_side(plan.starts, out, at_once=at_once)
     train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
 

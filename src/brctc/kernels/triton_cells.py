@@ -4,8 +4,8 @@ Scratch layouts: emissions (2, N, T, W), by the blank and by the next label; mas
 beginnings that come to a cell and of the endings from it. Both advance diagonal by diagonal.
 """
 
-# pyright: reportUndefinedVariable=false
-# "fp64" is the type of a kernel's argument, to Triton
+# pyright: reportUndefinedVariable=false, reportGeneralTypeIssues=false
+# "fp64" is the type of a kernel's argument, to Triton; what tl.full gives, pyright takes for nothing
 
 import triton.language as tl
 
@@ -13,8 +13,7 @@ from brctc.kernels.triton_lattice import load_state
 from brctc.kernels.triton_numbers import (
     SMALLEST_LOG,
     add,
-    device,
-    exponential,
+    emission,
     is_zero,
     kernel,
     logarithm,
@@ -23,14 +22,7 @@ from brctc.kernels.triton_numbers import (
     shift_up,
     zero_like,
 )
-from brctc.kernels.triton_rows import OUT_OF_RANGE
-
-
-@device
-def emission(log_prob, REAL: tl.constexpr):
-    possible = log_prob > SMALLEST_LOG
-    m, e = exponential(tl.where(possible, log_prob, 0.0), REAL)
-    return m, tl.where(possible, e, zero_like(e))
+from brctc.kernels.triton_rows import OUT_OF_RANGE, softmax_sum
 
 
 @kernel
@@ -48,17 +40,7 @@ def cell_kernel(
     if (t >= T) | (u > U):
         return
     row = logits + n * stride_n + t.to(tl.int64) * stride_t + u.to(tl.int64) * stride_u
-    highest = tl.full([BLOCK], float("-inf"), REAL)
-    part = tl.zeros([BLOCK], REAL)
-    for begin in range(0, C, BLOCK):
-        c = begin + tl.arange(0, BLOCK)
-        x = tl.load(row + c, mask=c < C, other=float("-inf")).to(REAL)
-        new = tl.maximum(highest, x)
-        base = tl.where(new == float("-inf"), 0.0, new)  # nothing yet but -inf
-        part = part * tl.exp(highest - base) + tl.exp(x - base)
-        highest = new
-    shift = tl.max(highest, 0)
-    total = tl.sum(part * tl.exp(highest - shift), 0)
+    shift, total = softmax_sum(row, C, REAL, BLOCK)
     label = tl.load(labels + n * W + tl.minimum(u + 1, W - 1))
     log_total = shift.to(tl.float64) + tl.log(total.to(tl.float64))
     log_blank = tl.load(row + blank).to(tl.float64) - log_total

@@ -97,20 +97,23 @@ def weigh_kernel(
     tl.store(objectives + n * W + u, objective + slope * peak_frame.to(tl.float64), mask=u <= U)
 
 
+@device
+def own_tile(tokens, totals_m, totals_e, BT: tl.constexpr, BU: tl.constexpr):
+    """A program's utterance, frames (rows) and labels (columns), with the utterance's labels and paths."""
+    n = tl.program_id(0).to(tl.int64)
+    t = (tl.program_id(1) * BT + tl.arange(0, BT))[:, None]
+    u = (tl.program_id(2) * BU + tl.arange(0, BU))[None]
+    return n, t, u, tl.load(tokens + n), tl.load(totals_m + n), tl.load(totals_e + n)
+
+
 @kernel
 def groups_kernel(
     labels, frames, tokens, states_m, states_e, totals_m, totals_e, log_share,
     N, T_max, W, START: tl.constexpr, BT: tl.constexpr, BU: tl.constexpr,
 ):  # fmt: skip
     """log_share (N, U, T) of a tile: -inf where there is no path."""
-    n = tl.program_id(0).to(tl.int64)
-    T = tl.load(frames + n)
-    U = tl.load(tokens + n)
-    t = (tl.program_id(1) * BT + tl.arange(0, BT))[:, None]
-    u = (tl.program_id(2) * BU + tl.arange(0, BU))[None]
-    total_m = tl.load(totals_m + n)
-    total_e = tl.load(totals_e + n)
-    m, e = group_tile(labels, states_m, states_e, n, t, u, T, U, N, T_max, W, START)
+    n, t, u, U, total_m, total_e = own_tile(tokens, totals_m, totals_e, BT, BU)
+    m, e = group_tile(labels, states_m, states_e, n, t, u, tl.load(frames + n), U, N, T_max, W, START)
     there = ~is_zero(e) & ~is_zero(total_e)
     share = tl.log(m.to(tl.float64)) - tl.log(total_m.to(tl.float64)) + (e - total_e).to(tl.float64) * LN2
     share = tl.where(there, share, float("-inf"))
@@ -124,14 +127,8 @@ def sources_kernel(
 ):  # fmt: skip
     """Turns grad_share (N, U, T) into sources (N, T, W), without what is given to groups that hold no
     path; last_share (N, T) has the groups of the last token."""
-    n = tl.program_id(0).to(tl.int64)
-    T = tl.load(frames + n)
-    U = tl.load(tokens + n)
-    t = (tl.program_id(1) * BT + tl.arange(0, BT))[:, None]
-    u = (tl.program_id(2) * BU + tl.arange(0, BU))[None]
-    total_m = tl.load(totals_m + n)
-    total_e = tl.load(totals_e + n)
-    m, e = group_tile(labels, states_m, states_e, n, t, u, T, U, N, T_max, W, START)
+    n, t, u, U, total_m, total_e = own_tile(tokens, totals_m, totals_e, BT, BU)
+    m, e = group_tile(labels, states_m, states_e, n, t, u, tl.load(frames + n), U, N, T_max, W, START)
     there = ~is_zero(e) & ~is_zero(total_e)
     given = tl.load(grad_share + (n * (W - 1) + u - 1) * T_max + t, mask=there, other=0.0)
     tl.store(sources + (n * T_max + t) * W + u, given, mask=(t < T_max) & (u < W))

@@ -105,6 +105,14 @@ def exponential(x, REAL: tl.constexpr):
 
 
 @device
+def emission(log_prob, REAL: tl.constexpr):
+    """exp(log_prob), and zero of what counts as probability zero."""
+    possible = log_prob > SMALLEST_LOG
+    m, e = exponential(tl.where(possible, log_prob, 0.0), REAL)
+    return m, tl.where(possible, e, zero_like(e))
+
+
+@device
 def logarithm(m, e):
     """Of m * 2^e, in double."""
     return tl.log(m.to(tl.float64)) + e.to(tl.float64) * LN2

@@ -2,11 +2,27 @@
 
 import triton.language as tl
 
-from brctc.kernels.triton_numbers import SMALLEST_LOG, exponential, kernel, zero_like
+from brctc.kernels.triton_numbers import SMALLEST_LOG, device, emission, kernel
 
 # What is wrong with an utterance; t + 1 says that frame t cannot be read.
 BAD_LABELS = tl.constexpr(-1)
 OUT_OF_RANGE = tl.constexpr(-2)
+
+
+@device
+def softmax_sum(row, C, REAL: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest score of a row, and the sum of exp(score - largest)."""
+    highest = tl.full([BLOCK], float("-inf"), REAL)
+    part = tl.zeros([BLOCK], REAL)
+    for begin in range(0, C, BLOCK):
+        c = begin + tl.arange(0, BLOCK)
+        x = tl.load(row + c, mask=c < C, other=float("-inf")).to(REAL)
+        new = tl.maximum(highest, x)
+        base = tl.where(new == float("-inf"), 0.0, new)  # nothing yet but -inf
+        part = part * tl.exp(highest - base) + tl.exp(x - base)
+        highest = new
+    shift = tl.max(highest, 0)
+    return shift, tl.sum(part * tl.exp(highest - shift), 0)
 
 
 @kernel
@@ -61,17 +77,7 @@ def emit_kernel(
     shift = tl.zeros([], REAL)
     total = tl.zeros([], REAL) + 1
     if LOGITS:
-        highest = tl.full([BLOCK], float("-inf"), REAL)
-        part = tl.zeros([BLOCK], REAL)
-        for begin in range(0, C, BLOCK):
-            c = begin + tl.arange(0, BLOCK)
-            x = tl.load(row + c, mask=c < C, other=float("-inf")).to(REAL)
-            new = tl.maximum(highest, x)
-            base = tl.where(new == float("-inf"), 0.0, new)  # nothing yet but -inf
-            part = part * tl.exp(highest - base) + tl.exp(x - base)
-            highest = new
-        shift = tl.max(highest, 0)
-        total = tl.sum(part * tl.exp(highest - shift), 0)
+        shift, total = softmax_sum(row, C, REAL, BLOCK)
     tl.store(shifts + at, shift)
     tl.store(sums + at, total)
     lane = tl.arange(0, K)
@@ -82,10 +88,8 @@ def emit_kernel(
     # NaN, +inf, or nothing but -inf
     readable = readable & (total > 0) & (total < float("inf"))
     x = x - shift.to(tl.float64)
-    possible = x > SMALLEST_LOG
-    m, e = exponential(tl.where(possible, x, 0.0), REAL)
-    e = tl.where(possible, e, zero_like(e))
-    size = tl.max(tl.where(exists & possible, tl.abs(x), 0.0), 0) * 1.4427 + 3
+    m, e = emission(x, REAL)
+    size = tl.max(tl.where(exists & (x > SMALLEST_LOG), tl.abs(x), 0.0), 0) * 1.4427 + 3
     tl.store(largest + at, tl.where(readable, size, float("inf")))
     tl.store(em + at * W + lane, m, mask=exists)
     tl.store(ee + at * W + lane, e, mask=exists)

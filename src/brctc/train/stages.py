@@ -60,7 +60,7 @@ def train(
             stack.enter_context(_locked(run_dir))
             _check_run(recipe, run_dir, resume)
         group.wait()
-        if is_trained(recipe, run_dir):
+        if _has_model(run_dir):
             return run_dir / MODEL
         if group.first:
             for written in (run_dir, run_dir / "checkpoints", run_dir / "snapshots"):
@@ -142,6 +142,10 @@ def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
     run_dir = Path(run_dir)
     if (run_dir / RECIPE).exists():
         _check_run(recipe, run_dir, resume=True)
+    return _has_model(run_dir)
+
+
+def _has_model(run_dir: Path) -> bool:
     return (run_dir / MODEL / "model.json").exists()
 
 
@@ -150,7 +154,7 @@ def model_directory(path: str | Path) -> Path:
     path = Path(path)
     if not (path / RECIPE).exists():
         return path
-    if not (path / MODEL / "model.json").exists():
+    if not _has_model(path):
         raise ValueError(f"the run {path} has no model yet: brctc train ... --resume completes it")
     return path / MODEL
 
