@@ -222,21 +222,16 @@ Pooled groups_backward(const Input& in, bool at_start, int64_t U_max, Address gr
   return dense.tensor();
 }
 
-// For N x U tokens, rows of T: the log of the weighed sum, and each group's part of it.
 void weigh(Address log_share, Address log_risk, int64_t stride_n, int64_t stride_u, int64_t stride_t,
-           int64_t N, int64_t U, int64_t T, Address part, Address log_sum, bool is_double, int threads) {
-  const auto width = is_double ? 8 : 4;
+           int64_t N, int64_t U, int64_t T, Address log_likelihood, Address tokens, Address loss,
+           Address grad_likelihood, Address grad_share, bool is_double, int threads) {
+  auto at = [](Address address) { return reinterpret_cast<void*>(address); };
+  const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, N, U, T, at(log_likelihood),
+                   static_cast<const int64_t*>(at(tokens)), at(loss), at(grad_likelihood), at(grad_share)};
   nb::gil_scoped_release free;
   const int useful = useful_threads(N * U * T, threads);
-  for_each_utterance(N, N < useful ? static_cast<int>(N) : useful, [&](int64_t n, const Team&) {
-    for (int64_t row = n * U; row < (n + 1) * U; ++row) {
-      const int64_t risk = n * stride_n + (row - n * U) * stride_u;
-      reinterpret_cast<double*>(log_sum)[row] = kernels().weigh_row[is_double](
-          reinterpret_cast<const char*>(log_share) + row * T * width,
-          reinterpret_cast<const char*>(log_risk) + risk * width, stride_t, T,
-          reinterpret_cast<char*>(part) + row * T * width);
-    }
-  });
+  for_each_utterance(N, N < useful ? static_cast<int>(N) : useful,
+                     [&](int64_t n, const Team&) { kernels().weigh[is_double](w, n); });
 }
 
 void best_path(const Input& in, Address path, Address start, Address end, int64_t U_max,

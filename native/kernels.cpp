@@ -12,7 +12,7 @@ const Kernels table = {
     {run_loss<float>, run_loss<double>},
     {run_groups<float>, run_groups<double>},
     {run_groups_backward<float>, run_groups_backward<double>},
-    {weigh_row<float>, weigh_row<double>},
+    {run_weigh<float>, run_weigh<double>},
     {run_best_path<float>, run_best_path<double>},
 };
 

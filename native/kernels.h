@@ -68,6 +68,17 @@ struct Team {
   }
 };
 
+// A risk of the user's own for all groups, (N, U, T): the loss and its derivatives.
+struct Weighing {
+  const void *log_share, *log_risk;
+  int64_t stride_n, stride_u, stride_t;  // of log_risk; the last is 0 or 1
+  int64_t N, U, T;
+  const void* log_likelihood;  // (N)
+  const int64_t* tokens;       // (N): how many of the U are weighed
+  void *loss, *grad_likelihood;  // (N)
+  void* grad_share;            // (N, U, T)
+};
+
 struct Alignment {
   int64_t* path;   // (N, T): the class of every frame
   int64_t *start, *end;  // (N, U_max): frames of token u are start .. end - 1
@@ -83,8 +94,7 @@ struct Kernels {
   // from d loss / d log_share and d loss / d log_likelihood to d loss / d scores
   void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Gradient&, BadFrame,
                              const Team&);
-  double (*weigh_row[2])(const void* log_share, const void* log_risk, int64_t risk_stride, int64_t T,
-                         void* part);
+  void (*weigh[2])(const Weighing&, int64_t n);
   void (*best_path[2])(const Batch&, int64_t n, const Alignment&, BadFrame, const Team&);
 };
 

@@ -1,20 +1,19 @@
-// A token's groups, weighed by a risk of the user's own and summed.
+// Groups weighed by a risk of the user's own, and the loss of an utterance that they add up to.
 #pragma once
+#include "kernels.h"
 #include "simd.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
 
-// log sum exp(log_share + log_risk) over T groups; -inf if no group holds a path, NaN if the risk of
-// one that does is NaN or +inf. Leaves each group's part of the sum in `part`. `risk_stride` is 0 or 1.
+// log sum exp(share + risk) over T groups; -inf if no group holds a path, NaN if the risk of one that
+// does is NaN or +inf. Leaves `weight` times each group's part of the sum in `out`. `risk_stride` is 0 or 1.
 template <class In>
-double weigh_row(const void* log_share, const void* log_risk, int64_t risk_stride, int64_t T, void* part) {
-  const In* __restrict share = static_cast<const In*>(log_share);
-  const In* __restrict risk = static_cast<const In*>(log_risk);
-  In* __restrict out = static_cast<In*>(part);
+static double weigh_row(const In* __restrict share, const In* __restrict risk, int64_t risk_stride,
+                        int64_t T, double weight, In* __restrict out) {
   constexpr In infinite = static_cast<In>(__builtin_inf());
-  // what is smaller is nothing beside the largest, and an exp that underflows is slow
-  constexpr In negligible = sizeof(In) == 4 ? -87 : -700;
+  // what is smaller is nothing beside the largest, and numbers that underflow further on are slow
+  constexpr In negligible = sizeof(In) == 4 ? -50 : -300;
   In highest = -infinite;
   int wrong = 0;
   const bool constant = risk_stride == 0;
@@ -29,10 +28,7 @@ double weigh_row(const void* log_share, const void* log_risk, int64_t risk_strid
     highest = weighed > highest ? weighed : highest;
   }
   if (wrong) return __builtin_nan("");
-  if (highest == -infinite) {
-    __builtin_memset(out, 0, static_cast<size_t>(T) * sizeof(In));
-    return -static_cast<double>(infinite);
-  }
+  if (highest == -infinite) return -static_cast<double>(infinite);
   const Clamp<In> clamp;
   double sum = 0;
   constexpr int64_t block = 256;  // few enough for a plain float to add up
@@ -47,10 +43,31 @@ double weigh_row(const void* log_share, const void* log_risk, int64_t risk_strid
     }
     sum += static_cast<double>(some);
   }
-  const In scale = static_cast<In>(1 / sum);
+  const In scale = static_cast<In>(weight / sum);
 #pragma omp simd
   for (int64_t t = 0; t < T; ++t) out[t] *= scale;
   return static_cast<double>(highest) + __builtin_log(sum);
+}
+
+// The mean is over the tokens that there are; without any it is plain CTC. An utterance that is
+// impossible, or that the risk forbids, has an infinite loss and no gradient.
+template <class In>
+void run_weigh(const Weighing& w, int64_t n) {
+  const int64_t count = w.tokens[n];
+  const In* share = static_cast<const In*>(w.log_share) + n * w.U * w.T;
+  const In* risk = static_cast<const In*>(w.log_risk) + n * w.stride_n;
+  In* grad = static_cast<In*>(w.grad_share) + n * w.U * w.T;
+  const double likelihood = static_cast<double>(static_cast<const In*>(w.log_likelihood)[n]);
+  double sum = 0;
+  for (int64_t u = 0; u < count; ++u)
+    sum += weigh_row(share + u * w.T, risk + u * w.stride_u, w.stride_t, w.T,
+                     -1 / static_cast<double>(count), grad + u * w.T);
+  const double loss = -(likelihood + (count ? sum / static_cast<double>(count) : 0));
+  const bool learns = loss < __builtin_inf();  // not with NaN either
+  const int64_t kept = learns ? count : 0;
+  __builtin_memset(grad + kept * w.T, 0, static_cast<size_t>((w.U - kept) * w.T) * sizeof(In));
+  static_cast<In*>(w.grad_likelihood)[n] = learns ? -1 : 0;
+  static_cast<In*>(w.loss)[n] = static_cast<In>(loss);
 }
 
 }  // namespace BRCTC_ISA

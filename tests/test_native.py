@@ -204,33 +204,35 @@ def test_works_in_a_forked_worker():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(3, 4, 300), (3, 4, 1), (3, 1, 300), (1, 1, 1), (300,)])
-def test_weighed_sum_equals_the_reference(shape, dtype):
+def test_weighed_loss_equals_the_reference(shape, dtype):
     torch.manual_seed(len(shape))
     share = (torch.randn(3, 4, 300, dtype=dtype) * 40).log_softmax(-1)
     share[0, 1, 10:200] = -math.inf  # groups without a path
-    share[2, 3] = -math.inf  # a token without one
+    share[2, 2] = -math.inf  # a token without one: nothing is learnt from its utterance
+    tokens = torch.tensor([4, 2, 3])
     risk = torch.randn(shape, dtype=dtype) * 30
     if risk.shape[-1] > 1:
         risk.view(-1)[:7] = -math.inf  # groups that the risk forbids
-    upstream = torch.randn(3, 4, dtype=dtype)
-    upstream[2, 3] = 0
+    likelihood, upstream = torch.randn(2, 3, dtype=dtype)
     results = []
     for backend in (cpu, reference):
-        leaves = share.clone().requires_grad_(), risk.clone().requires_grad_()
-        sums = backend.weighed_sum(*leaves)
-        grads = torch.autograd.grad((sums * upstream)[sums > -math.inf].sum(), leaves)
-        results.append((sums, *grads))
+        leaves = [leaf.clone().requires_grad_() for leaf in (share, risk, likelihood)]
+        losses = backend.weighed_loss(*leaves, tokens)
+        assert losses.isinf().tolist() == [False, False, True]
+        results.append((losses, *torch.autograd.grad(losses, leaves, upstream)))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5 if dtype == torch.float32 else 1e-12)
 
 
-def test_weighed_sum_marks_bad_risks_where_there_are_paths():
-    share = torch.zeros(1, 3, 4).log_softmax(-1)
-    share[0, 2, 1] = -math.inf
-    risk = torch.zeros(1, 3, 4)
-    risk[0, 0, 3], risk[0, 1, 0], risk[0, 2, 1] = math.nan, math.inf, math.nan
+def test_weighed_loss_marks_bad_risks_where_there_are_paths():
+    share = torch.zeros(4, 1, 4).log_softmax(-1)
+    share[2, 0, 1] = -math.inf
+    risk = torch.zeros(4, 1, 4)
+    risk[0, 0, 3], risk[1, 0, 0], risk[2, 0, 1], risk[3] = math.nan, math.inf, math.nan, math.nan
+    tokens = torch.tensor([1, 1, 1, 0])
     for backend in (cpu, reference):
-        assert backend.weighed_sum(share, risk).isnan().tolist() == [[True, True, False]]
+        losses = backend.weighed_loss(share, risk, torch.zeros(4), tokens)
+        assert losses.isnan().tolist() == [True, True, False, False]
 
 
 def test_a_learnt_risk_can_be_differentiated_twice():

@@ -43,8 +43,11 @@ def weigh(
     N: int,
     U: int,
     T: int,
-    part: int,
-    log_sum: int,
+    log_likelihood: int,
+    tokens: int,
+    loss: int,
+    grad_likelihood: int,
+    grad_share: int,
     is_double: bool,
     threads: int,
 ) -> None: ...

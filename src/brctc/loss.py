@@ -57,7 +57,7 @@ def bayes_risk_ctc_loss(
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
         groups = group_paths(inputs, risk.event, kernel, validate)
-        losses = risk_loss(risk, groups, kernel.weighed_sum, validate)
+        losses = risk_loss(risk, groups, kernel.weighed_loss, validate)
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
 

@@ -143,13 +143,13 @@ class DelayPenalty(BayesRisk):
 def risk_loss(
     risk: BayesRisk,
     groups: PathGroups,
-    weighed_sum: Callable[[Tensor, Tensor], Tensor],
+    weighed_loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     validate: bool = True,
 ) -> Tensor:
     """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk.
 
-    `weighed_sum` takes log_share and log_risk to the log of their weighed sum over tau, (N, U): -inf
-    without paths, NaN where the risk of a group with paths is NaN or +inf.
+    `weighed_loss` takes log_share, log_risk, log_likelihood and the number of tokens that are weighed
+    to the losses: inf without paths, NaN where the risk of a group with paths is NaN or +inf.
     """
     name = type(risk).__name__
     if risk.tokens not in ("last", "each"):
@@ -158,21 +158,18 @@ def risk_loss(
         return -groups.log_likelihood  # no token in the whole batch: plain CTC
     log_risk = risk.log_risk(groups)
     _check_shape(name, log_risk, groups)
-    log_share, exists = groups.log_share, groups.token_exists
+    log_share, tokens = groups.log_share, groups.target_lengths
     if risk.tokens == "last":
-        last = (groups.target_lengths - 1).clamp(min=0)[:, None, None]
+        last = (tokens - 1).clamp(min=0)[:, None, None]
         log_share = log_share.gather(1, last.expand(-1, 1, log_share.shape[2]))
         log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
-        exists = exists[:, :1]  # the last token exists if the first one does
-    log_objective = weighed_sum(log_share, log_risk)
+        tokens = tokens.clamp(max=1)
+    losses = weighed_loss(log_share, log_risk, groups.log_likelihood, tokens)
     # a trace cannot look at values: a NaN risk shows as a NaN loss there
-    looks = validate and not torch.compiler.is_compiling() and not log_objective.is_meta
-    if looks and log_objective.isnan().any():
+    looks = validate and not torch.compiler.is_compiling() and not losses.is_meta
+    if looks and losses.isnan().any():
         _raise_for_value(name, log_risk, log_share > -math.inf)
-    log_objective = torch.where(exists, log_objective, 0).sum(1) / exists.sum(1).clamp(min=1)
-    # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
-    impossible = log_objective == -math.inf
-    return torch.where(impossible, math.inf, -(groups.log_likelihood + log_objective))
+    return losses
 
 
 def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:

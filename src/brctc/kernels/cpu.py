@@ -60,12 +60,11 @@ def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tens
     return _Groups.apply(*arguments)
 
 
-def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
-    """The reference's in one pass. In torch's operators it costs more than the lattice: a dozen passes,
-    and every exp that underflows takes forty times as long as one that does not."""
-    if is_traced(log_share):
-        return reference.weighed_sum(log_share, log_risk)
-    return _WeighedSum.apply(log_share, log_risk)
+def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
+    """The reference's in one pass and one node. In torch's operators it costs more than the lattice: a
+    dozen passes, and every exp that underflows takes forty times as long as one that does not."""
+    operands = (log_share, log_risk, log_likelihood, tokens)
+    return reference.weighed_loss(*operands) if is_traced(log_share) else _WeighedLoss.apply(*operands)
 
 
 def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -284,48 +283,44 @@ class _Groups(torch.autograd.Function):
         return (_path_groups_backward(*operands), *[None] * 6)
 
 
-class _WeighedSum(torch.autograd.Function):
+class _WeighedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, log_share: Tensor, log_risk: Tensor) -> Tensor:
-        share = log_share.detach().contiguous()
-        risk = log_risk.detach().to(share.dtype).expand_as(share)
+    def forward(ctx: Any, *operands: Tensor) -> Tensor:
+        ctx.save_for_backward(*operands)
+        log_share, log_risk, log_likelihood, tokens = (operand.detach() for operand in operands)
+        share, likelihood, tokens = log_share.contiguous(), log_likelihood.contiguous(), tokens.contiguous()
+        risk = log_risk.to(share.dtype).expand_as(share)
         if risk.stride(2) not in (0, 1) or risk.is_neg():
             risk = risk.resolve_neg().contiguous()
-        N, U, T = share.shape
-        stride_n, stride_u, stride_t = risk.stride()
-        part = torch.empty_like(share)
-        log_sum = torch.empty((N, U), dtype=torch.float64, device="cpu")
+        loss, ctx.grad_likelihood = torch.empty_like(likelihood), torch.empty_like(likelihood)
+        ctx.grad_share = torch.empty_like(share)
         _native.weigh(
             share.data_ptr(),
             risk.data_ptr(),
-            stride_n,
-            stride_u,
-            stride_t,
-            N,
-            U,
-            T,
-            part.data_ptr(),
-            log_sum.data_ptr(),
+            *risk.stride(),
+            *share.shape,
+            likelihood.data_ptr(),
+            tokens.data_ptr(),
+            loss.data_ptr(),
+            ctx.grad_likelihood.data_ptr(),
+            ctx.grad_share.data_ptr(),
             share.dtype == torch.float64,
             torch.get_num_threads(),
         )
-        ctx.save_for_backward(log_share, log_risk)
-        ctx.part = part
-        return log_sum.to(share.dtype)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        log_share, log_risk = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the reference can be differentiated again
-            with torch.enable_grad():
-                log_sum = reference.weighed_sum(log_share, log_risk)
-            wanted = [tensor for tensor in (log_share, log_risk) if tensor.requires_grad]
-            found = list(torch.autograd.grad(log_sum, wanted, grad, create_graph=True))
-            return tuple(found.pop(0) if t.requires_grad else None for t in (log_share, log_risk))
-        dense = ctx.part * grad[:, :, None]
-        for_risk = dense.sum_to_size(log_risk.shape) if ctx.needs_input_grad[1] else None
-        return dense, for_risk
+            operands: tuple[Tensor, ...] = ctx.saved_tensors
+            loss = reference.weighed_loss(*operands)
+            wanted = [operand for operand in operands if operand.requires_grad]
+            found = list(torch.autograd.grad(loss, wanted, grad, create_graph=True))
+            return tuple(found.pop(0) if operand.requires_grad else None for operand in operands)
+        share = ctx.grad_share * grad[:, None, None]
+        risk = share.sum_to_size(ctx.saved_tensors[1].shape) if ctx.needs_input_grad[1] else None
+        return share, risk, ctx.grad_likelihood * grad, None
 
 
 # ---- operators ------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def loss(
     return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
 
-def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
-    """log sum_tau exp(log_share + log_risk), as risk_loss asks for it."""
+def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
+    """(N): -log_likelihood - mean over tokens of log sum_tau exp(log_share + log_risk), as risk_loss asks."""
     # a risk may say anything where there are no paths
     weighed = torch.where(log_share > -math.inf, log_share + log_risk, -math.inf)
     highest = weighed.detach().amax(-1, keepdim=True)
@@ -45,7 +45,11 @@ def weighed_sum(log_share: Tensor, log_risk: Tensor) -> Tensor:
     total = (weighed - highest).exp().sum(-1)
     # a token without paths has objective -inf and, where logsumexp's would be NaN, no gradient
     none = total == 0
-    return torch.where(none, -math.inf, torch.where(none, 1, total).log() + highest.squeeze(-1))
+    log_objective = torch.where(none, -math.inf, torch.where(none, 1, total).log() + highest.squeeze(-1))
+    exists = torch.arange(log_share.shape[1], device=tokens.device) < tokens[:, None]
+    log_objective = torch.where(exists, log_objective, 0).sum(1) / tokens.clamp(min=1)
+    # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
+    return torch.where(log_objective == -math.inf, math.inf, -(log_likelihood + log_objective))
 
 
 def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
