@@ -62,8 +62,15 @@ def test_more_labels_and_classes_than_a_block(risk):
     check_parity(batch, risk, **TRITON, from_logits=True)
 
 
-def worst_error(kind, T, name, factors):
-    U, C = max(2, T // 10), 50
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("frames", "labels"), [(8000, 20), (1100, 1000)])
+@pytest.mark.parametrize("name", ["last", "each"])
+def test_gradient_error_in_float32_of_the_largest_sizes(name, frames, labels):
+    assert worst_error("peaky", frames, name, [100.0], labels) <= exactness.BARS[name]
+
+
+def worst_error(kind, T, name, factors, U=None):
+    U, C = U or max(2, T // 10), 50
     targets = torch.randint(1, C, (U,), generator=torch.Generator().manual_seed(1))
     logits = exactness.make_logits(kind, T, U, C, targets)
     make = {"last": brctc.EarlyFinish, "each": brctc.EarlyEmission}[name]

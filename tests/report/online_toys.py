@@ -31,15 +31,15 @@ def online_model():
 
 
 def online_split(folder, model):
-    """What the model says of ten noises, each word 300 ms before its prediction ends; the last two utterances
-    have no times."""
+    """What the model says of ten noises, each word 300 ms before the middle of its last frame; the last two
+    utterances have no times."""
     recognizer = Recognizer(model)
     features = [fbank(sound(seed, 4.0 + 0.37 * seed), FEATURES) for seed in range(10)]
     with PreparedWriter(folder, "test", feature_dim=16, frame_shift_s=0.01, feature_config=FEATURES) as out:
         for n, found in enumerate(features):
             stored = found.astype("float16").astype("float32")
             (result,) = recognizer.recognize([("", stored)], "ctc-greedy")
-            starts = [(time.word, time.end_s - DRIFT_S) for time in result.word_times]
+            starts = [(time.word, time.end_s - 0.02 - DRIFT_S) for time in result.word_times]
             times = [WordTime(word, start_s, start_s + LENGTH_S) for word, start_s in starts]
             text = result.text if n else f"six {result.text}"  # the first one has an error
             out.add(f"u{n}", text, stored, None, times if n < 8 else None)

@@ -54,3 +54,12 @@ def word_times(
             spans[-1] = spans[-1][0], time.end_s
     words = tokenizer.decode(tokens).split()
     return tuple(WordTime(word, *span) for word, span in zip(words, spans, strict=True))
+
+
+def spike_times(words: Sequence[WordTime], frame_s: float) -> tuple[WordTime, ...]:
+    """Words that end in the middle of their last frames, as latencies count them.
+
+    The paper's drift is a difference of frame indices, and a frame in its middle waits half a chunk on
+    average: from its end on, half a frame would be counted twice.
+    """
+    return tuple(WordTime(word, start_s, end_s - frame_s / 2) for word, start_s, end_s in words)

@@ -8,7 +8,7 @@ import torch
 
 from brctc.data import Prepared, WordTime
 from brctc.decode import Recognizer, SimulatedClock, StreamingRecognizer, play
-from brctc.decode.times import word_times
+from brctc.decode.times import spike_times, word_times
 from brctc.metrics import (
     ErrorRate,
     Spread,
@@ -45,7 +45,7 @@ class OnlineEvaluation:
     dcl_ms: float
     cl_ms: float
     drift: Spread
-    """Against the end of each word's prediction."""
+    """From the start of each word to the last frame of its prediction."""
     end_of_sentence: Spread
     without_reference: int
     """Utterances that have no word times, and count for errors only."""
@@ -111,7 +111,9 @@ def evaluate_online(
     unit = unit or ("char" if model.tokenizer.kind == "char" else "word")
 
     chosen = spread_indices(len(prepared), limit)
+    frame_ms = 1000 * encoder.subsampling * prepared.frame_shift_s
     texts, words = _decode(model, prepared, chosen, tell)
+    words = [spike_times(said, frame_ms / 1000) for said in words]
     references = [prepared.utterances[i].word_times for i in chosen]
     drift = drift_latency(references, words)
 
@@ -121,7 +123,6 @@ def evaluate_online(
     sample_references = [references[k] for k in sample]
     observed = drift_latency(sample_references, handed)
 
-    frame_ms = 1000 * encoder.subsampling * prepared.frame_shift_s
     chunk_ms, right_context_ms = encoder.chunk_frames * frame_ms, encoder.right_context_frames * frame_ms
     return OnlineEvaluation(
         utterances=len(chosen),

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from brctc.data import Prepared, Utterance, WordTime
 from brctc.decode import Recognizer
+from brctc.decode.times import spike_times
 from brctc.metrics import common_words, drift_latency
 from brctc.models import Model
 from brctc.report.runs import RunFiles
@@ -97,7 +98,8 @@ def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTim
         return None
     source = prepared.utterances[index].id, prepared.features(index)
     (result,) = Recognizer(run.model).recognize([source], "ctc-greedy")
-    return result.word_times
+    frame_s = run.model.system.config.encoder.subsampling * prepared.frame_shift_s
+    return None if result.word_times is None else spike_times(result.word_times, frame_s)
 
 
 def _shades(
@@ -130,7 +132,7 @@ def _late(
             return None
         drift = drift_latency([utterance.word_times], [said]).drift
         parts.append(f"{run.name} {drift.mean_ms:.0f} ms" if drift.counted else f"{run.name} says none")
-    return f"From the start of a word to the end of its prediction: {', '.join(parts)}"
+    return f"From the start of a word to its prediction: {', '.join(parts)}"
 
 
 def _early(runs: Sequence[RunFiles], looks: Sequence[Look]) -> str:
