@@ -117,7 +117,7 @@ def test_half_precision_is_read_and_written(risk, dtype):
 
 
 def test_a_delay_penalty_runs_the_reference():
-    batch = random_batch(1, 7, 3, 5)  # without padding, of which the reference's gradient is NaN
+    batch = random_batch(2, 7, 3, 5)
     check_parity(batch, brctc.DelayPenalty(0.1), **TRITON, from_logits=True)
 
 

@@ -80,15 +80,16 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs]:
         target_lengths=inputs.target_lengths.to(inputs.scores.device),
     )
     scores = inputs.scores.transpose(0, 1)  # (N, T, C)
+    batch, frames, classes = scores.shape
+    in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
+    scores = torch.where(in_time[:, :, None], scores, 0)  # NaN in the padding would reach its gradient
     if inputs.from_logits:
         scores = scores.log_softmax(-1)
-    batch, frames, classes = scores.shape
     # padding may hold any number: it only has to be a class
     targets = inputs.targets.to(scores.device).clamp(0, classes - 1)
     states = targets.new_full((batch, 2 * targets.shape[1] + 1), inputs.blank)
     states[:, 1::2] = targets
     emissions = scores.gather(2, states[:, None, :].expand(-1, frames, -1))
-    in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
     if validate:
         _check_emissions(emissions, in_time, inputs)
     emissions = torch.where(emissions > SMALLEST_LOG, emissions, NEVER)
