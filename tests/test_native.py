@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import brctc
-from brctc import _native
 from brctc.kernels import cpu, reference
 from tests.batches import batches, random_batch
 from tests.parity import check_parity, loss_and_grad
 from tests.paths import TableRisk
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 RISKS = [
     None,
     brctc.EarlyFinish(0.0),
@@ -28,14 +28,6 @@ RISKS = [
     TableRisk(torch.tensor(0.3), "last", "start"),
     TableRisk(torch.linspace(-1, 1, 1), "each", "start"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """Whatever the core reads without having written it is NaN."""
-    _native.poison_memory(True)
-    yield
-    _native.poison_memory(False)
 
 
 @settings(max_examples=150, deadline=None)

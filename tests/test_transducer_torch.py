@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import brctc
-from tests.test_transducer import random_batch, random_joint
+from tests.transducer_batches import random_batch, random_joint
 
 BACKENDS = ["cpu", "reference"]
 

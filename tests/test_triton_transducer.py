@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import brctc
-from tests.test_transducer import random_batch
 from tests.test_triton import DEVICE, poisoned_memory, pytestmark
+from tests.transducer_batches import random_batch
 
 __all__ = ["poisoned_memory", "pytestmark"]
 
