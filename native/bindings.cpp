@@ -4,11 +4,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <new>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels.h"
@@ -222,10 +224,12 @@ Pooled groups_backward(const Input& in, bool at_start, int64_t U_max, Address gr
   return dense.tensor();
 }
 
-void weigh(Address log_share, Address log_risk, int64_t stride_n, int64_t stride_u, int64_t stride_t,
-           int64_t N, int64_t U, int64_t T, Address log_likelihood, Address tokens, Address loss,
+void weigh(Address log_share, Address log_risk, std::tuple<int64_t, int64_t, int64_t> risk_strides,
+           std::tuple<int64_t, int64_t, int64_t> shape, Address log_likelihood, Address tokens, Address loss,
            Address grad_likelihood, Address grad_share, bool is_double, int threads) {
   auto at = [](Address address) { return reinterpret_cast<void*>(address); };
+  const auto [stride_n, stride_u, stride_t] = risk_strides;
+  const auto [N, U, T] = shape;
   const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, N, U, T, at(log_likelihood),
                    static_cast<const int64_t*>(at(tokens)), at(loss), at(grad_likelihood), at(grad_share)};
   nb::gil_scoped_release free;

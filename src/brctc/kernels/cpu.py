@@ -297,8 +297,8 @@ class _WeighedLoss(torch.autograd.Function):
         _native.weigh(
             share.data_ptr(),
             risk.data_ptr(),
-            *risk.stride(),
-            *share.shape,
+            risk.stride(),
+            share.shape,
             likelihood.data_ptr(),
             tokens.data_ptr(),
             loss.data_ptr(),
