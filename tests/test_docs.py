@@ -65,6 +65,7 @@ COMMANDS = {
     "python benchmarks/ctc_loss.py --device cuda": None,  # needs a GPU: test_triton_compile.py sees it refuse
     "python benchmarks/exactness.py": ["--frames", "50"],
     "python benchmarks/streaming.py": ["--quick", "--minutes", "2", "--streams", "5"],
+    "brctc latency exp/vanilla exp/early --out latency.html": None,  # tests/cli/test_sweep.py runs it
     # tests/cli/test_plot.py draws them
     "brctc plot exp/vanilla exp/early --utterance test-00003 --out alignment.png": None,
     "brctc plot exp/vanilla exp/early --evolution --out evolution.png": None,

@@ -111,3 +111,19 @@ def test_another_recipe_is_refused(swept):
     found = brctc(folder, *COMMAND, "--set", "seed=1")
     assert found.code == 2
     assert "out/start-plain was begun with another recipe: seed was 0, now it is 1" in found.err
+
+
+def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
+    folder, _ = swept
+    runs = "out/vanilla-320+160", "out/early-320+160"
+    found = brctc(folder, "latency", *runs, "--out", "latency.html")
+    assert found.code == 0, found.err
+    assert "The report is latency.html." in found.out
+    page = (folder / "latency.html").read_text()
+    for trial in json.loads((folder / "out" / "report.json").read_text())["trials"]:
+        assert trial["name"] in page
+        assert trial["name"] in found.out
+        assert f"{trial['online']['drift']['mean_ms']:.0f} (" in found.out
+    offline = brctc(trained[0], "latency", "vanilla")
+    assert offline.code == 2
+    assert "which takes no streams: use an emformer" in offline.err

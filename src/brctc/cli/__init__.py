@@ -16,6 +16,7 @@ COMMANDS = {
     "decode": "turn audio into text",
     "stream": "turn audio into text while it plays, with an online model",
     "evaluate": "measure errors, down-sampling and speed of trained models",
+    "latency": "measure how late online models are, and their errors",
     "report": "write an HTML page about trained models",
     "plot": "draw where trained models predict what is said",
     "compare": "all of it for several recipes: train side by side, decode, report",

@@ -5,7 +5,15 @@ from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describ
 from brctc.report.online import OnlineEvaluation, evaluate_online
 from brctc.report.page import make_report, name_runs, open_split, write_report
 from brctc.report.tables import Table, results_table, to_html, to_markdown, to_rich
-from brctc.report.trade_off import TradeOff, Trial, choose, evaluate_trials, pareto_front, trade_off_table
+from brctc.report.trade_off import (
+    TradeOff,
+    Trial,
+    choose,
+    evaluate_runs,
+    evaluate_trials,
+    pareto_front,
+    trade_off_table,
+)
 from brctc.report.trade_off_page import plot_trade_off, write_trade_off
 
 __all__ = [
@@ -14,6 +22,7 @@ __all__ = [
     "plot_trade_off",
     "pareto_front",
     "evaluate_trials",
+    "evaluate_runs",
     "choose",
     "Trial",
     "TradeOff",

@@ -1,7 +1,7 @@
-"""What a sweep has found: errors against latency, and which settings nothing beats."""
+"""What online models reach: errors against latency, and which settings nothing beats."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from brctc.train import Cell, model_directory
 
 @dataclass(frozen=True)
 class Trial:
-    """An online model of a sweep, evaluated."""
+    """An online model, evaluated."""
 
     name: str
     method: str
@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TradeOff:
-    """All trials of a sweep, with what they were measured on."""
+    """Trials, with what they were measured on."""
 
     corpus: str
     split: str
@@ -203,21 +203,49 @@ def evaluate_trials(
     Writes report.json with everything into the directory.
     """
     directory = Path(directory)
-    chosen = spread_indices(len(prepared), limit)
+    utterances = len(spread_indices(len(prepared), limit))
     trials = []
     for cell in cells:
         run = directory / cell.name
-        online = _read(run / RESULT, len(chosen))
+        online = _read(run / RESULT, utterances)
         if online is None:
             tell = progress and partial(_tell, progress, cell.name)
             online = evaluate_online(model_directory(run), prepared, limit=limit, progress=tell)
             write_text(run / RESULT, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
-    texts = tuple(prepared.utterances[i].text for i in chosen)
-    corpus = cells[0].recipe.corpus.name or prepared.directory.name
-    found = TradeOff(corpus, prepared.split, texts, compare_trials(texts, trials), describe_machine())
+    found = put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
     write_text(directory / "report.json", to_json(found) + "\n")
     return found
+
+
+def evaluate_runs(
+    runs: Mapping[str, str | Path],
+    prepared: Prepared,
+    *,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> TradeOff:
+    """Evaluates online models by their names; the first is what others with its chunks are compared with."""
+    trials = [
+        Trial(
+            name,
+            name,
+            evaluate_online(
+                directory, prepared, limit=limit, progress=progress and partial(_tell, progress, name)
+            ),
+        )
+        for name, directory in runs.items()
+    ]
+    return put_together(None, prepared, trials, limit)
+
+
+def put_together(
+    corpus: str | None, prepared: Prepared, trials: Sequence[Trial], limit: int | None
+) -> TradeOff:
+    """Trials on the same utterances, compared in pairs."""
+    texts = tuple(prepared.utterances[i].text for i in spread_indices(len(prepared), limit))
+    name = corpus or prepared.directory.name
+    return TradeOff(name, prepared.split, texts, compare_trials(texts, trials), describe_machine())
 
 
 def _read(path: Path, utterances: int) -> OnlineEvaluation | None:

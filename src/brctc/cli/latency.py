@@ -1,0 +1,48 @@
+"""`brctc latency`"""
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from brctc.cli.shared import progress_bars
+from brctc.data import Prepared
+from brctc.report import evaluate_runs, name_runs, to_rich, trade_off_table, write_trade_off
+from brctc.train import model_directory, read_recipe
+
+
+def command(
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
+    *,
+    prepared: Annotated[
+        Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")
+    ] = None,
+    split: str = "test",
+    limit: Annotated[int | None, arg(help_behavior_hint="(default: all)")] = None,
+    out: Annotated[Path, arg(metavar="FILE")] = Path("latency.html"),
+) -> None:
+    """Measure how late trained online models are, and what they get wrong.
+    - Latency is what a listener waits from the start of a word: for a chunk and its look-ahead (DCL),
+      for the word's prediction (drift, DL), for the computation (CL). docs/online.md explains them.
+    - Words need times: those of the manifest, or of `brctc reference-times`.
+    - The first run is what others with the same chunks are compared with.
+
+    Examples:
+      brctc latency exp/vanilla exp/early
+      brctc latency exp/early --prepared data/prepared/mine --split dev --limit 100
+
+    Args:
+        runs: Directories of runs or of their models.
+        prepared: A directory that `brctc prepare` or `brctc train` has written.
+        split: The split to decode.
+        limit: Decode so many utterances, spread over the split.
+        out: Gets the report, an HTML page.
+    """
+    models = {name: model_directory(run) for name, run in name_runs(runs).items()}
+    corpus = Prepared(prepared or read_recipe(runs[0]).corpus.prepared, split)
+    with progress_bars() as progress:
+        trade_off = evaluate_runs(models, corpus, limit=limit, progress=progress)
+    write_trade_off(trade_off, out)
+    Console().print(to_rich(trade_off_table(trade_off, brief=True)))
+    print(f"The report is {out}.")
