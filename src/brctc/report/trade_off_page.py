@@ -120,8 +120,8 @@ context is as long as the chunk. The nearer to the lower left corner, the better
 <p class="soft">DL: mean last frame of a word's prediction minus its start in the reference, over the words
 that both have. End of sentence: from the end of the last word. Observed: what the streaming recognizer's
 listener really waited, with computation measured, on {found.streamed} utterances; expected: DCL + DL + CL of
-the same ones. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks. Utterances without
-reference times, left out of DL: {found.without_reference}.</p>
+the same ones. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks. Utterances
+without reference times, left out of DL: {found.without_reference}.</p>
 """
     command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     made = provenance(command, trade_off.machine) + details("All numbers (JSON)", to_json(trade_off))
