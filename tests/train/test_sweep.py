@@ -91,13 +91,13 @@ def test_an_offline_recipe_is_refused(tmp_path):
         load_sweep(path, "out")
 
 
-@pytest.mark.parametrize("corpus", ["digit-strings", "grid"])
-def test_sweeps_are_shipped(corpus):
+@pytest.mark.parametrize("name", ["digit-strings", "digit-strings-peers", "grid"])
+def test_sweeps_are_shipped(name):
     """Every cell has had as many steps as any other, and plain CTC is what others are compared with."""
-    plan = load_sweep(RECIPES / "sweeps" / f"{corpus}.yaml", "out")
+    plan = load_sweep(RECIPES / "sweeps" / f"{name}.yaml", "out")
     assert plan.cells[0].method == "vanilla"
     assert {"vanilla", "emission"} <= {cell.method for cell in plan.cells}
-    assert {cell.recipe.corpus.name for cell in plan.cells} == {corpus}
+    assert {cell.recipe.corpus.name for cell in plan.cells} == {name.removesuffix("-peers")}
     assert len({cell.recipe.stages["only"].steps for cell in plan.cells}) == 1
     assert len({recipe.stages["only"].steps for recipe in plan.starts.values()}) == 1
     assert all(cell.recipe.start is not None for cell in plan.cells)
