@@ -56,7 +56,6 @@ COMMANDS = {
     ),
     # tests/cli/test_sweep.py runs a small one, and tests/train/test_sweep.py reads these
     "brctc sweep sweeps/digit-strings --out exp/online-digits": None,
-    "brctc sweep sweeps/digit-strings-long --out exp/online-long": None,
     "brctc sweep sweeps/grid --out exp/online-grid": None,
     "python examples/path_groups.py": ["--output", "picture.png"],
     "python examples/gradients.py": ["--output", "picture.png"],
