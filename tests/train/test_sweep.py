@@ -97,7 +97,7 @@ def test_sweeps_are_shipped(name):
     plan = load_sweep(RECIPES / "sweeps" / f"{name}.yaml", "out")
     assert plan.cells[0].method == "vanilla"
     assert {"vanilla", "emission"} <= {cell.method for cell in plan.cells}
-    assert {cell.recipe.corpus.name for cell in plan.cells} == {name.removesuffix("-peers")}
+    assert {cell.recipe.corpus.name for cell in plan.cells} == {name.removesuffix("-long")}
     assert len({cell.recipe.stages["only"].steps for cell in plan.cells}) == 1
     assert len({recipe.stages["only"].steps for recipe in plan.starts.values()}) == 1
     assert all(cell.recipe.start is not None for cell in plan.cells)
