@@ -1,6 +1,7 @@
 """Commands in processes of their own, which start at once: what they import is loaded before."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +54,7 @@ def brctc(folder: Path, *arguments: object, **environment: str) -> Finished:
 
 
 def _run(folder: Path, words: list[str], environment: dict[str, str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it ignored
     os.chdir(folder)
     os.environ.update({"COLUMNS": "100", "OMP_NUM_THREADS": "1"} | environment)
     for number, name in ((1, ".out"), (2, ".err")):
