@@ -230,7 +230,7 @@ void weigh(Address log_share, Address log_risk, std::tuple<int64_t, int64_t, int
   auto at = [](Address address) { return reinterpret_cast<void*>(address); };
   const auto [stride_n, stride_u, stride_t] = risk_strides;
   const auto [N, U, T] = shape;
-  const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, N, U, T, at(log_likelihood),
+  const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, U, T, at(log_likelihood),
                    static_cast<const int64_t*>(at(tokens)), at(loss), at(grad_likelihood), at(grad_share)};
   nb::gil_scoped_release free;
   const int useful = useful_threads(N * U * T, threads);

@@ -72,7 +72,7 @@ struct Team {
 struct Weighing {
   const void *log_share, *log_risk;
   int64_t stride_n, stride_u, stride_t;  // of log_risk; the last is 0 or 1
-  int64_t N, U, T;
+  int64_t U, T;
   const void* log_likelihood;  // (N)
   const int64_t* tokens;       // (N): how many of the U are weighed
   void *loss, *grad_likelihood;  // (N)

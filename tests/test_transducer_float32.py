@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,14 +145,12 @@ print(brctc.backends()["cpu"])
 
 # ---- memory -------------------------------------------------------------------------------------
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 MEMORY = """
 import sys, torch, brctc
+from bars import peak_growth_bytes
 torch.set_num_threads(1)
 which, N, T, U, C, D = sys.argv[1], *map(int, sys.argv[2:])
-
-def status(key):
-    with open("/proc/self/status") as lines:
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 def inputs(N, T, U, C, D):
     labels = torch.randint(1, C, (N, U)), [T] * N, [U] * N
@@ -166,17 +165,14 @@ def step(tensors, labels):
 
 step(*inputs(2, 10, 3, C, D))  # load code, start allocators
 tensors, labels = inputs(N, T, U, C, D)
-with open("/proc/self/clear_refs", "w") as reset:
-    reset.write("5")  # the peak starts anew
-before = status("VmRSS")
-step(tensors, labels)
-print(status("VmHWM") - before)
+print(peak_growth_bytes(lambda: step(tensors, labels)))
 """
 
 
 def peak_growth(which, *shape):
     command = [sys.executable, "-c", MEMORY, which, *map(str, shape)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, cwd=BENCHMARKS, check=True, capture_output=True, text=True)
+    return int(done.stdout)
 
 
 @pytest.mark.slow

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from brctc.cli.evaluate import show
-from brctc.cli.shared import Assignments, find_recipe, parse_assignments, prepare_corpus_of, progress_bars
+from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.report import make_report
 from brctc.train import Recipe, load_recipe
+from brctc.train.corpus import is_prepared, prepare_recipe
 
 
 def command(
@@ -61,3 +63,10 @@ def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
     show(evaluation)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
     print(f"{minutes} min {seconds} s. The report is {out / 'report.html'}.")
+
+
+def prepare_corpus_of(recipe: Recipe) -> None:
+    """Prepares what the recipe is trained on, if it is not yet."""
+    if not is_prepared(recipe):
+        with progress_bars() as bars:
+            prepare_recipe(recipe, partial(bars, "preparing the corpus"))

@@ -4,24 +4,21 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
+from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
 from brctc.cli.shared import progress_bars
-from brctc.data import Prepared
-from brctc.report import Evaluation, evaluate, name_runs, results_table, to_rich
+from brctc.report import Evaluation, evaluate, results_table, to_rich
 from brctc.report.evaluate import BEAMS
-from brctc.train import model_directory, read_recipe
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
+    runs: Runs,
     *,
-    prepared: Annotated[
-        Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")
-    ] = None,
+    prepared: PreparedOfRuns = None,
     split: str = "test",
     beam: int = 10,
-    limit: Annotated[int | None, arg(help_behavior_hint="(default: all)")] = None,
+    limit: Limit = None,
     repeats: int = 3,
     beams: Annotated[tuple[int, ...], arg(metavar="INT ...")] = BEAMS,
     out: Annotated[Path, arg(metavar="FILE")] = Path("evaluation.json"),
@@ -45,8 +42,7 @@ def command(
         beams: Other sizes of the beam whose speed is measured.
         out: Gets all of it as JSON; `brctc report` takes it.
     """
-    models = {name: model_directory(run) for name, run in name_runs(runs).items()}
-    corpus = Prepared(prepared or read_recipe(runs[0]).corpus.prepared, split)
+    models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
         evaluation = evaluate(
             models, corpus, beam=beam, limit=limit, repeats=repeats, beams=beams, progress=progress

@@ -4,22 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
+from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
 from brctc.cli.shared import progress_bars
-from brctc.data import Prepared
-from brctc.report import evaluate_runs, name_runs, to_rich, trade_off_table, write_trade_off
-from brctc.train import model_directory, read_recipe
+from brctc.report import evaluate_runs, to_rich, trade_off_table, write_trade_off
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
+    runs: Runs,
     *,
-    prepared: Annotated[
-        Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")
-    ] = None,
+    prepared: PreparedOfRuns = None,
     split: str = "test",
-    limit: Annotated[int | None, arg(help_behavior_hint="(default: all)")] = None,
+    limit: Limit = None,
     out: Annotated[Path, arg(metavar="FILE")] = Path("latency.html"),
 ) -> None:
     """Measure how late trained online models are, and what they get wrong.
@@ -39,8 +36,7 @@ def command(
         limit: Decode so many utterances, spread over the split.
         out: Gets the report, an HTML page.
     """
-    models = {name: model_directory(run) for name, run in name_runs(runs).items()}
-    corpus = Prepared(prepared or read_recipe(runs[0]).corpus.prepared, split)
+    models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
         trade_off = evaluate_runs(models, corpus, limit=limit, progress=progress)
     write_trade_off(trade_off, out)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 from matplotlib.figure import Figure
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
+from brctc.cli.runs import Runs
 from brctc.cli.shared import Flag
 from brctc.data import Prepared
 from brctc.report import name_runs, open_split
@@ -15,7 +16,7 @@ from brctc.report.style import PICTURES, save_picture
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
+    runs: Runs,
     *,
     utterance: Annotated[
         tuple[str, ...], arg(metavar="ID ...", help_behavior_hint="(default: one of medium length)")

@@ -5,15 +5,16 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from brctc.cli.evaluate import show
+from brctc.cli.runs import Runs
 from brctc.cli.shared import progress_bars
 from brctc.report import Evaluation, make_report, write_report
 
 
 def command(
-    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")],
+    runs: Runs,
     *,
     out: Annotated[Path, arg(metavar="PAGE")] = Path("report.html"),
     evaluation: Annotated[

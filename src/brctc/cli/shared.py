@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +10,6 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tyro.conf import UseAppendAction, arg
-
-from brctc.train import Recipe
-from brctc.train.corpus import is_prepared, prepare_recipe
 
 Assignments = Annotated[
     tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
@@ -93,13 +89,6 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield show
-
-
-def prepare_corpus_of(recipe: Recipe) -> None:
-    """Prepares what the recipe is trained on, if it is not yet."""
-    if not is_prepared(recipe):
-        with progress_bars() as bars:
-            prepare_recipe(recipe, partial(bars, "preparing the corpus"))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import Assignments, find_recipe, parse_assignments, prepare_corpus_of, progress_bars
+from brctc.cli.compare import prepare_corpus_of
+from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
 from brctc.report import TradeOff, choose, evaluate_trials, to_rich, trade_off_table, write_trade_off

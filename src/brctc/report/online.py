@@ -111,9 +111,9 @@ def evaluate_online(
     unit = unit or ("char" if model.tokenizer.kind == "char" else "word")
 
     chosen = spread_indices(len(prepared), limit)
-    frame_ms = 1000 * encoder.subsampling * prepared.frame_shift_s
+    frame_s = encoder.subsampling * prepared.frame_shift_s
     texts, words = _decode(model, prepared, chosen, tell)
-    words = [spike_times(said, frame_ms / 1000) for said in words]
+    words = [spike_times(said, frame_s) for said in words]
     references = [prepared.utterances[i].word_times for i in chosen]
     drift = drift_latency(references, words)
 
@@ -123,6 +123,7 @@ def evaluate_online(
     sample_references = [references[k] for k in sample]
     observed = drift_latency(sample_references, handed)
 
+    frame_ms = 1000 * frame_s
     chunk_ms, right_context_ms = encoder.chunk_frames * frame_ms, encoder.right_context_frames * frame_ms
     return OnlineEvaluation(
         utterances=len(chosen),

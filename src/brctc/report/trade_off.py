@@ -209,11 +209,10 @@ def evaluate_trials(
         run = directory / cell.name
         online = _read(run / RESULT, utterances)
         if online is None:
-            tell = progress and partial(_tell, progress, cell.name)
-            online = evaluate_online(model_directory(run), prepared, limit=limit, progress=tell)
+            online = _measure(cell.name, model_directory(run), prepared, limit, progress)
             write_text(run / RESULT, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
-    found = put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
+    found = _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
     write_text(directory / "report.json", to_json(found) + "\n")
     return found
 
@@ -227,19 +226,20 @@ def evaluate_runs(
 ) -> TradeOff:
     """Evaluates online models by their names; the first is what others with its chunks are compared with."""
     trials = [
-        Trial(
-            name,
-            name,
-            evaluate_online(
-                directory, prepared, limit=limit, progress=progress and partial(_tell, progress, name)
-            ),
-        )
+        Trial(name, name, _measure(name, directory, prepared, limit, progress))
         for name, directory in runs.items()
     ]
-    return put_together(None, prepared, trials, limit)
+    return _put_together(None, prepared, trials, limit)
 
 
-def put_together(
+def _measure(
+    name: str, model: str | Path, prepared: Prepared, limit: int | None, progress: Progress | None
+) -> OnlineEvaluation:
+    tell = progress and partial(_tell, progress, name)
+    return evaluate_online(model, prepared, limit=limit, progress=tell)
+
+
+def _put_together(
     corpus: str | None, prepared: Prepared, trials: Sequence[Trial], limit: int | None
 ) -> TradeOff:
     """Trials on the same utterances, compared in pairs."""

@@ -30,7 +30,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     impossible combinations are refused.
     """
     path = Path(path)
-    content = _read_with_bases(path, ())
+    content = read_with_bases(path)
     for key, value in (overrides or {}).items():
         _override(content, key, value)
     return parse_recipe(content, str(path))
@@ -88,7 +88,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, Any]:
     """The sections of a file; what is none is refused."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -103,16 +103,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_with_bases(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
+def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The sections of a file, with those of its bases merged in as `load_recipe` says."""
     if path.resolve() in children:
         raise RecipeError(f"{path}: base: the recipe builds on itself")
-    content = read_yaml(path)
+    content = _read_yaml(path)
     bases = content.pop("base", [])
     merged: dict[str, Any] = {}
     for base in bases if isinstance(bases, list) else [bases]:
         if not isinstance(base, str):
             raise RecipeError(f"{path}: base: expected the name of a recipe, got {base!r}")
-        merged = _merge(merged, _read_with_bases(path.parent / base, (*children, path.resolve())))
+        merged = _merge(merged, read_with_bases(path.parent / base, (*children, path.resolve())))
     return _merge(merged, content)
 
 

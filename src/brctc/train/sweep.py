@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from brctc.data import Config
 from brctc.models import EmformerConfig
 from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
-from brctc.train.recipe import RecipeError, load_recipe, read_yaml
+from brctc.train.recipe import RecipeError, load_recipe, read_with_bases
 
 Changes = dict[str, Any]
 """Values of a recipe by their dotted keys, as `load_recipe` takes them."""
@@ -118,7 +118,7 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
 
 def _read_sweep(path: Path) -> Sweep:
     try:
-        return Sweep.model_validate(read_yaml(path))
+        return Sweep.model_validate(read_with_bases(path))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         cause = problem.get("ctx", {}).get("error")
