@@ -194,13 +194,13 @@ struct Solver {
     result = arena.take<double>(1);
   }
 
-  // False if there is a frame among this rank's that cannot be read: nothing may run over it.
-  bool fill() { return (bad[team.rank] = emit.fill(utt, team)) == all_read; }
-
-  // After fill() and sync(): false if the scores cannot be read (then `bad_frame` says where) or
-  // this format cannot hold them (then it is all_read and the caller takes a wider one).
-  bool readable(double extra_range, int64_t& bad_frame) const {
-    bad_frame = bad[0] != all_read || team.size == 1 ? bad[0] : bad[1];
+  // False if the scores cannot be read (then `bad_frame` says where) or this format cannot hold them
+  // (then it is all_read and the caller takes a wider one).
+  bool fill(double extra_range, int64_t& bad_frame) {
+    bad[team.rank] = emit.fill(utt, team);
+    team.sync();
+    bad_frame = bad[0];
+    if (team.size > 1 && bad[1] != all_read && (bad[0] == all_read || bad[1] < bad[0])) bad_frame = bad[1];
     return bad_frame == all_read && emit.in_range(T, extra_range);
   }
 

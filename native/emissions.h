@@ -122,14 +122,18 @@ struct Emissions {
   const Real* mantissas(int64_t t) const { return m + t * K; }
   const Int* exponents(int64_t t) const { return wide[t] ? e + t * K : nullptr; }
 
-  // Fills the rows that are this rank's. Returns the first unreadable frame, or all_read.
+  // Fills some of the rows, the other ranks the rest. Returns the first of them that is unreadable, or
+  // all_read.
   template <class In>
   int64_t fill(const Utterance<In>& utt, const Team& team) {
-    const int64_t half = (utt.T + team.size - 1) / team.size;
-    const int64_t first = team.rank * half, last = first + half < utt.T ? first + half : utt.T;
-    for (int64_t t = first; t < last; ++t)
-      if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank]))) return t;
-    return all_read;
+    constexpr int64_t piece = 16;
+    int64_t bad = all_read;
+    team.divide((utt.T + piece - 1) / piece, [&](int64_t i) {
+      const int64_t first = i * piece, end = first + piece < utt.T ? first + piece : utt.T;
+      for (int64_t t = first; t < end; ++t)
+        if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank])) && (bad == all_read || t < bad)) bad = t;
+    });
+    return bad;
   }
 
   template <class In>

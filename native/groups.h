@@ -44,11 +44,22 @@ struct Grouped : Solver<Real, In> {
     for (auto& row : source) row = arena.take<Real>(K);
   }
 
-  // Runs both directions. `combine(k, rest_m, rest_e)` joins row k of what reaches each label,
+  // Tokens first .. end - 1: what one rank adds up over the frames, in the same order as a single one.
+  struct Tokens {
+    int64_t first, end;
+  };
+  Tokens own_tokens() const {
+    const int64_t half = K / 2 / lanes * lanes;
+    if (team.size == 1 || half == 0) return team.rank == 0 ? Tokens{1, U + 1} : Tokens{U + 1, U + 1};
+    return team.rank == 0 ? Tokens{1, half} : Tokens{half, U + 1};
+  }
+
+  // Runs both directions. `combine(k, tokens, rest_m, rest_e)` joins row k of what reaches each label,
   // in group_m and group_e, with what leaves it there; it comes in the order of `after`.
   template <class Combine>
   void run(Combine combine) {
     const bool paired = team.size > 1;
+    const Tokens tokens = own_tokens();
     if (team.mine(0)) {
       before.begin(utt.labels);
       before.sweep(T, [&](int64_t k) {
@@ -64,7 +75,7 @@ struct Grouped : Solver<Real, In> {
         if (paired)
           copy(entering, rest_m + k * K, rest_e + k * K);
         else
-          combine(T - 1 - k, entering.m, entering.e);
+          combine(T - 1 - k, tokens, entering.m, entering.e);
       });
     }
     after.chain.keeps_entering = false;
@@ -72,8 +83,7 @@ struct Grouped : Solver<Real, In> {
     team.sync();
     before.chain.follow(T);
     find_total();
-    if (team.rank == 0)
-      for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, rest_m + k * K, rest_e + k * K);
+    for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, tokens, rest_m + k * K, rest_e + k * K);
     team.sync();
   }
 
@@ -141,20 +151,19 @@ struct Posteriors : Grouped<Real, In> {
   using Base = Grouped<Real, In>;
   using Base::Base, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
   using Int = IntOf<Real>;
+  using typename Base::Tokens;
 
   bool solve(int64_t& bad_frame) {
     const bool carved = carve(team, [&](Arena& arena) { Base::take(arena); });
     if (!carved) bad_frame = no_memory;
     if (!carved) return false;
-    Base::fill();
-    team.sync();
-    if (!Base::readable(0, bad_frame)) return false;
-    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
+    if (!Base::fill(0, bad_frame)) return false;
+    Base::run([&](int64_t k, Tokens tokens, const Real* __restrict rest_m, const Int* __restrict rest_e) {
       Real* __restrict m = group_m + k * K;
       Int* __restrict e = group_e + k * K;
       const int64_t last = U;
 #pragma omp simd
-      for (int64_t u = 1; u <= last; ++u) {
+      for (int64_t u = tokens.first; u < tokens.end; ++u) {
         Real mm = m[u] * rest_m[last + 1 - u];
         Int ee = e[u] + rest_e[last + 1 - u];
         normalise(mm, ee);
@@ -173,6 +182,7 @@ struct Emission : Grouped<Real, In> {
   using Base::Base, Base::before, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
   using Base::total_e, Base::total_m;
   using Int = IntOf<Real>;
+  using typename Base::Tokens;
   double factor, slope;
   Real *sum, *peak, *peak_frame;  // per token: of the weighed shares; of the shares
 
@@ -195,12 +205,10 @@ struct Emission : Grouped<Real, In> {
     if (!carved) bad_frame = no_memory;
     const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
     if (!carved) return false;
-    Base::fill();
-    team.sync();
-    if (!Base::readable(0, bad_frame) || !representable) return false;
+    if (!Base::fill(0, bad_frame) || !representable) return false;
     if (team.rank == 0)
       for (int64_t u = 0; u < K; ++u) sum[u] = peak[u] = peak_frame[u] = 0;
-    Base::run([&](int64_t k, const Real* __restrict rest_m, const Int* __restrict rest_e) {
+    Base::run([&](int64_t k, Tokens tokens, const Real* __restrict rest_m, const Int* __restrict rest_e) {
       Real* __restrict m = group_m + k * K;
       const Int* __restrict e = group_e + k * K;
       Real* __restrict total = sum;
@@ -213,21 +221,24 @@ struct Emission : Grouped<Real, In> {
       const Real unweigh = static_cast<Real>(__builtin_exp(-log_w));
       const Int offset = weight_e - total_e;
       const int64_t last = U;
-      m[0] = 0;
 #pragma omp simd
-      for (int64_t u = 1; u <= last; ++u) {
+      for (int64_t u = tokens.first; u < tokens.end; ++u) {
         const Real weighed = m[u] * rest_m[last + 1 - u] * weight_m *
                              pow2<Real>(e[u] + rest_e[last + 1 - u] + offset);
         m[u] = weighed;
         total[u] += weighed;
         highest[u] = larger(highest[u], weighed * unweigh);
       }
+      if (team.rank != 0) return;
+      m[0] = 0;
       for (int64_t u = last + 1; u < K; ++u) m[u] = 0;
     });
+    find_peaks(Base::own_tokens());
+    team.sync();
     return true;
   }
 
-  double loss() {
+  void find_peaks(Tokens tokens) {
     constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
     for (int64_t k = T - 1; k >= 0; --k) {
       const Real* __restrict m = group_m + k * K;
@@ -235,10 +246,13 @@ struct Emission : Grouped<Real, In> {
       Real* __restrict found = peak_frame;
       const Real unweigh = static_cast<Real>(__builtin_exp(-log_weight(k))) / tied;
       const Real tau = static_cast<Real>(k + 1);
-      const int64_t count = K;
 #pragma omp simd
-      for (int64_t u = 0; u < count; ++u) found[u] = m[u] * unweigh >= highest[u] ? tau : found[u];
+      for (int64_t u = tokens.first; u < tokens.end; ++u)
+        found[u] = m[u] * unweigh >= highest[u] ? tau : found[u];
     }
+  }
+
+  double loss() const {
     double log_objective = 0;
     for (int64_t u = 1; u <= U; ++u)
       log_objective += __builtin_log(static_cast<double>(sum[u])) - factor / 2 +

@@ -57,6 +57,7 @@ struct Team {
   int rank = 0, size = 1;
   void (*wait)(void*) = nullptr;              // until all have come
   void (*follow)(void*, int rank) = nullptr;  // rank 0 tells, and goes on; the others wait for it
+  int64_t (*count)(void*) = nullptr;          // 0, 1, ... over all ranks, from 0 again at every follow
   void* meeting = nullptr;
   Scratch* scratch = nullptr;
   __attribute__((always_inline)) bool mine(int task) const { return task % size == rank; }
@@ -65,6 +66,13 @@ struct Team {
   }
   __attribute__((always_inline)) void after_first() const {
     if (size > 1) follow(meeting, rank);
+  }
+  // Calls work(i) for pieces i of a count, each on one rank, from both ends towards each other: who comes
+  // late or is slow takes fewer.
+  template <class Work>
+  __attribute__((always_inline)) void divide(int64_t pieces, Work work) const {
+    for (int64_t i = 0; (size > 1 ? count(meeting) : i) < pieces; ++i)
+      work(rank == 0 ? i : pieces - 1 - i);
   }
 };
 

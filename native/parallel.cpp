@@ -1,60 +1,137 @@
 #include "parallel.h"
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 #include "memory.h"
 
 namespace brctc {
 namespace {
 
-// Runs work(i) for i in [0, count) on `count` threads, this one among them.
-void run_threads(int count, const std::function<void(int)>& work) {
-  std::vector<std::thread> others;
-  others.reserve(static_cast<size_t>(count - 1));
-  int started = 1;
-  try {
-    for (; started < count; ++started) others.emplace_back(work, started);
-  } catch (const std::system_error&) {
-    // no more threads to be had: this one takes what is left
-  }
-  work(0);
-  for (int i = started; i < count; ++i) work(i);
-  for (auto& thread : others) thread.join();
+// Looks a while, since most waits are short and sleeping costs 50 us to wake; then lets others run.
+template <class Done>
+void look_until(Done done) {
+  for (int looks = 0; !done(); ++looks)
+    if (looks > 2000) std::this_thread::yield();
 }
 
-// Two threads and where they wait for each other. The halves of an utterance take the same time,
-// so waits are short: look a while, then let others run. Sleeping would cost 50 us to wake.
-class Pair {
+// A thread that sleeps until it is given work, for as long as the process lives.
+class Worker {
  public:
+  Worker() { std::thread([this] { serve(); }).detach(); }
+
+  void start(std::function<void()> work) {
+    work_ = std::move(work);
+    given_.fetch_add(1);
+    given_.notify_one();
+  }
+  void finish() const {
+    look_until([&] { return done_.load() == given_.load(); });
+  }
+
+ private:
+  std::function<void()> work_;
+  std::atomic<unsigned> given_{0}, done_{0};
+
+  void serve() {
+    for (unsigned seen = 0;; done_.store(seen)) {
+      given_.wait(seen);
+      ++seen;
+      work_();
+    }
+  }
+};
+
+struct Idle {
+  std::mutex guard;
+  std::vector<Worker*> workers;
+};
+Idle* idle = new Idle;
+
+// A forked child has none of its parent's threads, and perhaps a lock that nobody opens.
+void forget_workers() { idle = new Idle; }
+
+// This thread and others: as many as were wanted, or as could be had.
+class Crew {
+ public:
+  explicit Crew(int wanted) {
+    const auto others = static_cast<size_t>(wanted > 1 ? wanted - 1 : 0);
+    others_.reserve(others);
+    {
+      const std::lock_guard lock(idle->guard);
+      for (auto& workers = idle->workers; others_.size() < others && !workers.empty(); workers.pop_back())
+        others_.push_back(workers.back());
+    }
+    try {
+      while (others_.size() < others) others_.push_back(hire());
+    } catch (const std::system_error&) {
+      // no more threads to be had
+    }
+  }
+  Crew(const Crew&) = delete;
+  ~Crew() {
+    const std::lock_guard lock(idle->guard);
+    idle->workers.insert(idle->workers.end(), others_.begin(), others_.end());
+  }
+
+  int size() const { return 1 + static_cast<int>(others_.size()); }
+
+  // Runs work(i) for i in [0, size()), all at once.
+  void run(const std::function<void(int)>& work) {
+    for (int i = 1; i < size(); ++i) others_[static_cast<size_t>(i - 1)]->start([&work, i] { work(i); });
+    work(0);
+    for (const Worker* other : others_) other->finish();
+  }
+
+ private:
+  std::vector<Worker*> others_;
+
+  static Worker* hire() {
+#if defined(__unix__) || defined(__APPLE__)
+    static const int registered = pthread_atfork(nullptr, nullptr, forget_workers);
+    if (registered != 0) throw std::system_error(registered, std::generic_category());
+#endif
+    return std::make_unique<Worker>().release();
+  }
+};
+
+// What two threads that work on one utterance share.
+struct Pair {
   Scratch scratch;
   int64_t n = 0;
+  std::atomic<unsigned> arrived{0}, told{0};
+  std::atomic<int64_t> claimed{0};
+  unsigned heard = 0;  // the second thread's own
 
   static void wait(void* self) {
     auto& pair = *static_cast<Pair*>(self);
-    const unsigned meeting = pair.arrived_.fetch_add(1) / 2;
-    look_until([&] { return pair.arrived_.load() / 2 != meeting; });
+    const unsigned meeting = pair.arrived.fetch_add(1) / 2;
+    look_until([&] { return pair.arrived.load() / 2 != meeting; });
   }
 
   static void follow(void* self, int rank) {
     auto& pair = *static_cast<Pair*>(self);
-    if (rank == 0)
-      pair.told_.fetch_add(1);
-    else
-      look_until([&] { return pair.told_.load() > pair.heard_; }), ++pair.heard_;
+    if (rank == 0) {
+      pair.claimed.store(0);
+      pair.told.fetch_add(1);
+    } else {
+      look_until([&] { return pair.told.load() > pair.heard; });
+      ++pair.heard;
+    }
   }
 
- private:
-  std::atomic<unsigned> arrived_{0}, told_{0};
-  unsigned heard_ = 0;  // the second thread's own
+  static int64_t claim(void* self) { return static_cast<Pair*>(self)->claimed.fetch_add(1); }
 
-  template <class Done>
-  static void look_until(Done done) {
-    for (int looks = 0; !done(); ++looks)
-      if (looks > 2000) std::this_thread::yield();
-  }
+  Team member(int rank) { return {rank, 2, wait, follow, claim, this, &scratch}; }
 };
 
 }  // namespace
@@ -69,36 +146,30 @@ int useful_threads(int64_t work, int allowed) {
 void for_each_utterance(int64_t N, int threads,
                         const std::function<void(int64_t, const Team&)>& work) {
   std::atomic<int64_t> next{0};
-  if (threads >= 2 && N < threads) {
-    const int pairs = static_cast<int>(N < threads / 2 ? N : threads / 2);
-    auto run_pair = [&](int) {
-      Pair pair;
-      auto member = [&](int rank) {
-        const Team team{rank, 2, Pair::wait, Pair::follow, &pair, &pair.scratch};
-        for (;;) {
-          if (rank == 0) pair.n = next++;
-          team.after_first();
-          const int64_t n = pair.n;
-          if (n >= N) return;
-          work(n, team);
-          team.sync();
-        }
-      };
-      try {
-        std::thread helper(member, 1);
-        member(0);
-        helper.join();
-      } catch (const std::system_error&) {
-        const Team alone{0, 1, nullptr, nullptr, nullptr, &pair.scratch};
-        for (int64_t n; (n = next++) < N;) work(n, alone);
+  const bool paired = threads >= 2 && N < threads;
+  Crew crew(paired ? 2 * static_cast<int>(std::min<int64_t>(N, threads / 2)) : threads);
+  if (paired && crew.size() >= 2) {
+    std::vector<Pair> pairs(static_cast<size_t>(crew.size()) / 2);
+    crew.run([&](int i) {
+      if (static_cast<size_t>(i) >= 2 * pairs.size()) return;  // fewer than wanted, and one is left over
+      Pair& pair = pairs[static_cast<size_t>(i) / 2];
+      const Team team = pair.member(i % 2);
+      for (;;) {
+        if (team.rank == 0) pair.n = next++;
+        team.after_first();
+        const int64_t n = pair.n;
+        if (n >= N) return;
+        work(n, team);
+        team.sync();
       }
-      release(pair.scratch);
-    };
-    return run_threads(pairs, run_pair);
+    });
+    for (Pair& pair : pairs) release(pair.scratch);
+    return;
   }
-  run_threads(threads < 1 ? 1 : threads, [&](int) {
+  crew.run([&](int) {
     Scratch scratch;
-    const Team alone{0, 1, nullptr, nullptr, nullptr, &scratch};
+    Team alone;
+    alone.scratch = &scratch;
     for (int64_t n; (n = next++) < N;) work(n, alone);
     release(scratch);
   });

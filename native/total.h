@@ -48,22 +48,23 @@ struct Total : Solver<Real, In> {
     const int64_t middle = (T + 1) / 2;
     if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
       return bad_frame = no_memory, true;
-    // each direction needs just the frames that its thread fills: no need to meet before the middle
     emit.reversed_from = middle;
-    const bool filled = Base::fill();
+    const double frames = static_cast<double>(T), tokens = static_cast<double>(U);
+    const double range = risk == Risk::none || U == 0 ? 0 : __builtin_fabs(risk_factor);
+    if (!Base::fill(risk == Risk::delay_penalty ? range * tokens * frames : range, bad_frame))
+      return bad_frame != all_read;
     if (team.mine(0)) ahead.begin(utt.labels);
     if (team.mine(1)) back.begin(utt.labels);
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
     // blanks: multiply their emissions, add lambda to the loss.
-    const double frames = static_cast<double>(T), tokens = static_cast<double>(U);
-    double offset = 0, extra_range = 0;
+    double offset = 0;
     if (risk == Risk::early_finish && U > 0) {
       Real m;
       Int e;
       split_exp<Real>(risk_factor / frames, m, e);
       if (team.mine(0)) ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
       if (team.mine(1)) back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
-      offset = risk_factor, extra_range = __builtin_fabs(risk_factor);
+      offset = risk_factor;
     }
     // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
     // for exp(-penalty (s - (T - 1) / 2)), and take back what a start in the middle would have got.
@@ -71,18 +72,16 @@ struct Total : Solver<Real, In> {
       if (team.mine(0)) ahead.weigh(risk_factor);
       if (team.mine(1)) back.weigh(risk_factor);
       offset = risk_factor * tokens * (frames + 1) / 2;
-      extra_range = __builtin_fabs(risk_factor) * tokens * frames;
     }
     const auto nothing = [](int64_t) {};
-    if (filled && team.mine(0)) ahead.sweep(middle, nothing);
-    if (filled && team.mine(1)) {
+    if (team.mine(0)) ahead.sweep(middle, nothing);
+    if (team.mine(1)) {
       back.sweep(T - middle, nothing);
       back.chain.step_unit(back.unit_row());
     }
     team.sync();
     ahead.chain.follow(middle);
     back.chain.follow(T - middle + 1);
-    if (!Base::readable(extra_range, bad_frame)) return bad_frame != all_read;
     if (team.rank == 0) {
       const double log_total = meet();
       Base::result[0] = log_total;

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -132,6 +133,18 @@ def test_bit_identical_over_runs_and_threads(risk, N):
     for fused, (loss, grad) in enumerate(results[2:]):
         assert torch.equal(loss, results[fused % 2][0])
         assert torch.equal(grad, results[fused % 2][1])
+
+
+def test_calls_from_several_threads_at_once():
+    """Each call works with threads of its own, and gives what it gives alone."""
+    found = [random_batch(N, 2000, 60, 80, dtype=torch.float32) for N in (1, 3, 1, 2)]
+    alone = [batch.loss(from_logits=True) for batch in found]
+    torch.set_num_threads(2)
+    with ThreadPoolExecutor(4) as callers:
+        for _ in range(5):
+            together = list(callers.map(lambda batch: batch.loss(from_logits=True), found))
+            assert all(map(torch.equal, together, alone))
+    torch.set_num_threads(1)
 
 
 def test_backward_twice_with_retained_graph():
