@@ -8,6 +8,12 @@ inline namespace BRCTC_ISA {
 constexpr double ln2 = 0.6931471805599453;
 constexpr double infinite = __builtin_inf();
 
+// How far two threads have gone back over the blocks of a direction.
+struct Relay {
+  int64_t taken, done;          // blocks; done is -1 before the occupancies at the first one are there
+  const void *blank, *label;    // the occupancies behind the last one that is done
+};
+
 // A chain with its side of the emissions and the occupancies that flow back through it.
 template <class Real>
 struct Direction {
@@ -43,7 +49,7 @@ struct Direction {
       label[i] = arena.take<Real>(K + lanes);
     }
     injected = arena.take<Real>(K + lanes);
-    const int64_t saves = replays(steps) ? (steps + block - 1) / block : 0;
+    const int64_t saves = replays(steps) ? blocks(steps) : 0;
     saved_m = arena.take<Real>(saves * chain.state_size(K));
     saved_e = arena.take<Int>(saves * chain.state_size(K));
   }
@@ -72,7 +78,6 @@ struct Direction {
       const double label = u == 0 || u > U ? 0 : static_cast<double>(token(u));
       split_exp<Real>(slope * label, chain.label_weight.m[u], chain.label_weight.e[u]);
     }
-    chain.weighed = true;
   }
 
   int64_t frame(int64_t k) const { return reversed ? T - 1 - k : k; }
@@ -113,20 +118,61 @@ struct Direction {
     }
   }
 
-  // Goes back over them: visit(k) finds the occupancies of frame k, and may add to them.
+  // Goes back over them: visit(*this, k) finds the occupancies of frame k, and may add to them.
   template <class Visit>
   void sweep_back(int64_t count, Visit visit) {
-    for (int64_t first = (count - 1) / block * block; first >= 0; first -= block) {
-      const int64_t end = first + block < count ? first + block : count;
-      if (replays(count)) {
-        const int64_t at = first / block * chain.state_size(K);
-        chain.restore(saved_m + at, saved_e + at);
-        for (int64_t k = first; k < end; ++k) advance(k, k - first);
+    for (int64_t i = blocks(count) - 1; i >= 0; --i) {
+      if (replays(count)) replay(i, count);
+      go_back(i, count, visit);
+    }
+  }
+
+  // The same, block by block with another thread, which has a direction of its own. What takes half of
+  // the time, to run over a block again, needs nothing of the blocks that are gone back over before.
+  template <class Visit>
+  void sweep_back(int64_t count, Visit visit, Relay& relay, const Team& team) {
+    for (int64_t i; (i = __atomic_fetch_add(&relay.taken, 1, __ATOMIC_SEQ_CST)) < blocks(count);) {
+      replay(blocks(count) - 1 - i, count);
+      team.look(&relay.done, i);
+      if (relay.blank != blank[now]) {
+        const size_t bytes = static_cast<size_t>(K + lanes) * sizeof(Real);
+        __builtin_memcpy(blank[now], relay.blank, bytes);
+        __builtin_memcpy(label[now], relay.label, bytes);
       }
-      for (int64_t k = end - 1; k >= first; --k) {
-        visit(k);
-        if (k) retreat(k - first);
-      }
+      go_back(blocks(count) - 1 - i, count, visit);
+      pass(relay, i + 1);
+    }
+  }
+
+  void pass(Relay& relay, int64_t done) const {
+    relay.blank = blank[now], relay.label = label[now];
+    __atomic_store_n(&relay.done, done, __ATOMIC_RELEASE);
+  }
+
+  // Gets ready to go back over blocks that another direction has run over.
+  void join(const Direction& other, const int64_t* labels) {
+    reversed = other.reversed, saved_m = other.saved_m, saved_e = other.saved_e;
+    begin(labels);
+    chain.boosted = other.chain.boosted, chain.boost_m = other.chain.boost_m, chain.boost_e = other.chain.boost_e;
+    chain.weighed = other.chain.weighed;
+    chain.blank_weight = other.chain.blank_weight, chain.label_weight = other.chain.label_weight;
+  }
+
+  int64_t blocks(int64_t count) const { return (count + block - 1) / block; }
+  int64_t block_end(int64_t i, int64_t count) const { return (i + 1) * block < count ? (i + 1) * block : count; }
+
+  // Finds the shares of a block again.
+  void replay(int64_t i, int64_t count) {
+    const int64_t at = i * chain.state_size(K);
+    chain.restore(saved_m + at, saved_e + at);
+    for (int64_t k = i * block; k < block_end(i, count); ++k) advance(k, k - i * block);
+  }
+
+  template <class Visit>
+  void go_back(int64_t i, int64_t count, Visit& visit) {
+    for (int64_t k = block_end(i, count) - 1; k >= i * block; --k) {
+      visit(*this, k);
+      if (k) retreat(k - i * block);
     }
   }
 
@@ -176,6 +222,8 @@ struct Solver {
   // Every rank has its own copy of these; what they point to is shared. The rank that runs a
   // direction owns it, and the others follow with chain.follow().
   Direction<Real> ahead{emit, false}, back{emit, true};
+  Direction<Real> helping{emit, false};  // for the rank that is done with its own direction first
+  Relay* relays;                         // one per rank
   In* occupancy;   // rows of U + 1: the blank, then the labels; one per rank, or of every frame
   int64_t* bad;    // per rank
   double* result;  // what rank 0 tells the others
@@ -189,6 +237,8 @@ struct Solver {
     emit.take(arena, T, U);
     ahead.take(arena, T, U, steps, gradient);
     back.take(arena, T, U, steps, gradient);
+    if (team.size > 1) helping.take(arena, T, U, steps, gradient);
+    relays = arena.take<Relay>(2);
     occupancy = arena.take<In>(gradient ? occupancy_rows * (U + 1) : 0);
     bad = arena.take<int64_t>(2);
     result = arena.take<double>(1);
@@ -198,10 +248,33 @@ struct Solver {
   // (then it is all_read and the caller takes a wider one).
   bool fill(double extra_range, int64_t& bad_frame) {
     bad[team.rank] = emit.fill(utt, team);
+    if (team.rank == 0) relays[0] = relays[1] = {0, -1, nullptr, nullptr};
     team.sync();
     bad_frame = bad[0];
     if (team.size > 1 && bad[1] != all_read && (bad[0] == all_read || bad[1] < bad[0])) bad_frame = bad[1];
     return bad_frame == all_read && emit.in_range(T, extra_range);
+  }
+
+  // Goes back over both directions, rank 0 over the first, rank 1 over the second, and who is done helps
+  // the other. visit(side, k) is called with the direction that found the occupancies of its frame k.
+  template <class Visit>
+  void sweep_back(Direction<Real>& first, int64_t first_count, Direction<Real>& second, int64_t second_count,
+                  Visit visit) {
+    if (team.size == 1 || !first.replays(first_count) || !second.replays(second_count)) {
+      if (team.mine(0)) first.sweep_back(first_count, visit);
+      if (team.mine(1)) second.sweep_back(second_count, visit);
+      return;
+    }
+    Direction<Real>&own = team.rank == 0 ? first : second, &other = team.rank == 0 ? second : first;
+    const int64_t own_count = team.rank == 0 ? first_count : second_count;
+    const int64_t other_count = team.rank == 0 ? second_count : first_count;
+    Relay &own_relay = relays[team.rank], &other_relay = relays[1 - team.rank];
+    own.pass(own_relay, 0);
+    own.sweep_back(own_count, visit, own_relay, team);
+    // only one rank can find blocks left: the other's own were all taken before it looked here
+    if (__atomic_load_n(&other_relay.taken, __ATOMIC_SEQ_CST) >= other.blocks(other_count)) return;
+    helping.join(other, utt.labels);
+    helping.sweep_back(other_count, visit, other_relay, team);
   }
 
   // The logarithm of all frames' normalisers, each between 1e-30 and 1e30: one log for eight.

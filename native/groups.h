@@ -23,7 +23,7 @@ struct Grouped : Solver<Real, In> {
   Real *group_m, *rest_m;  // T rows of K: P_u(tau); what follows it, if two threads find them
   Int *group_e, *rest_e;
   Real* second;            // the occupancies of `after`, if two threads find them
-  Real* source[2];         // per direction: a row of sources
+  Real* source[2];         // per rank: a row of sources
   double log_total = -infinite;
   Int total_e;
   Real total_m;
@@ -109,32 +109,30 @@ struct Grouped : Solver<Real, In> {
   template <class Fill>
   void adjoint(Fill fill) {
     In* const occupancy = Base::occupancy;
-    if (team.mine(0))
-      before.sweep_back(T, [&](int64_t k) {
-        fill(k, source[0]);
-        Real* __restrict label = before.label[before.now];
-        const Real* __restrict g = source[0];
+    Base::sweep_back(before, T, after, T, [&](Direction<Real>& side, int64_t k) {
+      const int64_t at = side.frame(k) * (U + 1);
+      Real* __restrict g = source[team.rank];
+      if (side.reversed == before.reversed) {
+        fill(k, g);
+        Real* __restrict label = side.label[side.now];
         const int64_t count = K;
 #pragma omp simd
         for (int64_t u = 0; u < count; ++u) label[u] += g[u];
-        before.write(occupancy + before.frame(k) * (U + 1));
-      });
-    if (team.mine(1))
-      after.sweep_back(T, [&](int64_t k) {
-        const int64_t at = after.frame(k) * (U + 1);
-        if (team.size > 1) {
-          after.write(second + at);
-        } else {
-          after.add(occupancy + at);
-          emit.finish_gradient(utt, after.frame(k), occupancy + at);
-        }
-        fill(T - 1 - k, source[1]);
-        Real* __restrict injected = after.injected;
-        const Real* __restrict g = source[1];
-        const int64_t last = U;
+        side.write(occupancy + at);
+        return;
+      }
+      if (team.size > 1) {
+        side.write(second + at);
+      } else {
+        side.add(occupancy + at);
+        emit.finish_gradient(utt, side.frame(k), occupancy + at);
+      }
+      fill(T - 1 - k, g);
+      Real* __restrict injected = side.injected;
+      const int64_t last = U;
 #pragma omp simd
-        for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
-      });
+      for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
+    });
     team.sync();
     for (int64_t t = team.rank; team.size > 1 && t < T; t += team.size) {
       In* __restrict row = occupancy + t * (U + 1);

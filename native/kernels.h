@@ -58,6 +58,7 @@ struct Team {
   void (*wait)(void*) = nullptr;              // until all have come
   void (*follow)(void*, int rank) = nullptr;  // rank 0 tells, and goes on; the others wait for it
   int64_t (*count)(void*) = nullptr;          // 0, 1, ... over all ranks, from 0 again at every follow
+  void (*look)(const int64_t* value, int64_t least) = nullptr;  // until it is that much, which another sets
   void* meeting = nullptr;
   Scratch* scratch = nullptr;
   __attribute__((always_inline)) bool mine(int task) const { return task % size == rank; }

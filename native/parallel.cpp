@@ -109,7 +109,7 @@ struct Pair {
   Scratch scratch;
   int64_t n = 0;
   std::atomic<unsigned> arrived{0}, told{0};
-  std::atomic<int64_t> claimed{0};
+  std::atomic<int64_t> counted{0};
   unsigned heard = 0;  // the second thread's own
 
   static void wait(void* self) {
@@ -121,7 +121,7 @@ struct Pair {
   static void follow(void* self, int rank) {
     auto& pair = *static_cast<Pair*>(self);
     if (rank == 0) {
-      pair.claimed.store(0);
+      pair.counted.store(0);
       pair.told.fetch_add(1);
     } else {
       look_until([&] { return pair.told.load() > pair.heard; });
@@ -129,9 +129,13 @@ struct Pair {
     }
   }
 
-  static int64_t claim(void* self) { return static_cast<Pair*>(self)->claimed.fetch_add(1); }
+  static int64_t count(void* self) { return static_cast<Pair*>(self)->counted.fetch_add(1); }
 
-  Team member(int rank) { return {rank, 2, wait, follow, claim, this, &scratch}; }
+  static void look(const int64_t* value, int64_t least) {
+    look_until([=] { return __atomic_load_n(value, __ATOMIC_ACQUIRE) >= least; });
+  }
+
+  Team member(int rank) { return {rank, 2, wait, follow, count, look, this, &scratch}; }
 };
 
 }  // namespace

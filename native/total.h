@@ -62,8 +62,8 @@ struct Total : Solver<Real, In> {
       Real m;
       Int e;
       split_exp<Real>(risk_factor / frames, m, e);
-      if (team.mine(0)) ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
-      if (team.mine(1)) back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
+      ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
+      back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
       offset = risk_factor;
     }
     // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
@@ -71,6 +71,7 @@ struct Total : Solver<Real, In> {
     if (risk == Risk::delay_penalty && U > 0) {
       if (team.mine(0)) ahead.weigh(risk_factor);
       if (team.mine(1)) back.weigh(risk_factor);
+      ahead.chain.weighed = back.chain.weighed = true;
       offset = risk_factor * tokens * (frames + 1) / 2;
     }
     const auto nothing = [](int64_t) {};
@@ -94,15 +95,11 @@ struct Total : Solver<Real, In> {
       return true;
     }
     In* row = Base::occupancy + team.rank * (U + 1);
-    const auto finish = [&](const Direction<Real>& side, int64_t k) {
+    if (team.mine(1)) back.retreat(back.unit_row());
+    Base::sweep_back(ahead, middle, back, T - middle, [&](const Direction<Real>& side, int64_t k) {
       side.write(row);
       emit.finish_gradient(utt, side.frame(k), row);
-    };
-    if (team.mine(0)) ahead.sweep_back(middle, [&](int64_t k) { finish(ahead, k); });
-    if (team.mine(1)) {
-      back.retreat(back.unit_row());
-      back.sweep_back(T - middle, [&](int64_t k) { finish(back, k); });
-    }
+    });
     return true;
   }
 };
