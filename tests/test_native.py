@@ -120,7 +120,7 @@ def test_no_silent_second_derivative():
 
 
 @pytest.mark.parametrize("risk", RISKS_TO_CHECK, ids=str)
-@pytest.mark.parametrize("N, U", [(1, 60), (1, 120), (5, 60)])  # with 120, all lattices are too long to be kept
+@pytest.mark.parametrize(("N", "U"), [(1, 60), (1, 120), (5, 60)])  # 120: too long for shares to be kept
 def test_bit_identical_over_runs_and_threads(risk, N, U):
     batch = random_batch(N, 3000, U, 80, dtype=torch.float32, spread=3.0)
     upstream = torch.rand(N)
