@@ -228,6 +228,16 @@ def test_file_with_base_and_overrides(tmp_path, content):
     assert recipe.model.encoder.dropout == 0.2
 
 
+def test_sections_that_share_an_anchor_are_changed_one_by_one(tmp_path, content):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(content))
+    path = tmp_path / "anchors.yaml"
+    path.write_text(
+        "base: base.yaml\nstages: {first: {inter_risk: &a {kind: early-finish, factor: 5}, final_risk: *a}}\n"
+    )
+    first = load_recipe(path, {"stages.first.inter_risk.factor": 3}).stages["first"]
+    assert (first.inter_risk.factor, first.final_risk.factor) == (3, 5)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -72,9 +72,10 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
     ("changes", "message"),
     [
         ({"methods": {"vanilla": {}}}, "blocks.0.methods: there is no method 'early', but vanilla"),
-        ({"method": {}}, "method: Extra inputs"),
+        ({"method": {}}, r"sweep.yaml: method: unknown key; did you mean methods\?"),
+        ({"blocks": [{"chunk_ms": [40]}]}, r"blocks.0.chunk_ms: unknown key; did you mean blocks.0.chunks_ms\?"),
         ({"blocks": [{"chunks_ms": [35], "methods": ["early"]}]}, "35 ms is no whole number of frames of 10"),
-        ({"methods": {"early": {"changes": {"stages.only.risk": 1}}}, **ALONE}, "stages.only.risk: unknown"),
+        ({"methods": {"early": {"changes": {"stages.only.risk": 1}}}, **ALONE}, "methods.early: stages.only.risk: unknown"),
         ({"starts": {"plain": {}}}, "methods.early.start: there is no start 'early', but plain"),
         ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
     ],
@@ -82,6 +83,35 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
 def test_what_cannot_be_run_is_refused(tmp_path, changes, message):
     with pytest.raises(RecipeError, match=message):
         load_sweep(write_sweep(tmp_path, **changes), "out")
+
+
+def test_changes_come_in_their_order_and_are_a_methods_own(tmp_path):
+    """A value inside a section that `tune` has set; and what is given wins."""
+    tune = SWEEP["tune"] | {"optimiser": {"peak_rate": 1e-3, "warmup_steps": 1}}
+    methods = {
+        "slow": {"start": "plain", "changes": {"optimiser.peak_rate": 1e-5}},
+        "vanilla": {"start": "plain"},
+        "early": {"changes": {"stages.only.final_risk.factor": 30}},
+    }
+    blocks = [{"chunks_ms": [40], "methods": list(methods)}]
+    path = write_sweep(tmp_path, tune=tune, methods=methods, blocks=blocks)
+    given = {"stages.only.final_risk": {"kind": "early-emission", "factor": 0.5}}
+    slow, vanilla, early = load_sweep(path, "out", given).cells
+    assert (slow.recipe.optimiser.peak_rate, vanilla.recipe.optimiser.peak_rate) == (1e-5, 1e-3)
+    assert early.recipe.stages["only"].final_risk.factor == 0.5
+
+
+def test_a_sweep_that_builds_on_one_elsewhere(tmp_path):
+    write_sweep(tmp_path)
+    (tmp_path / "mine").mkdir()
+    path = tmp_path / "mine" / "sweep.yaml"
+    path.write_text("base: ../sweep.yaml\nblocks: [{chunks_ms: [40], methods: [early]}]\n")
+    assert [cell.name for cell in load_sweep(path, "out").cells] == ["early-40+20"]
+
+
+def test_sizes_of_chunks_are_the_sweeps(tmp_path):
+    with pytest.raises(RecipeError, match=r"chunk_frames: the sizes of chunks are those of the sweep"):
+        load_sweep(write_sweep(tmp_path), "out", {"model.encoder.chunk_frames": 4})
 
 
 def test_an_offline_recipe_is_refused(tmp_path):

@@ -21,19 +21,22 @@ class RecipeError(ValueError):
     """A recipe that cannot be run; the message names every wrong key."""
 
 
-def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    path: str | Path, *overrides: Mapping[str, Any] | None, source: str | None = None
+) -> Recipe:
     """A recipe from a YAML (or JSON) file.
 
     `base: other.yaml` in the file, or a list of such names, seen from where it lies, gives the values
     that it does not say: sections are merged key by key, lists replaced, what comes later wins.
-    Overrides come last: {"optimiser.peak_rate": 1e-3, "stages.first.steps": 50}. Unknown keys and
-    impossible combinations are refused.
+    Overrides come last, in their order: {"optimiser.peak_rate": 1e-3, "stages.first.steps": 50}. Unknown
+    keys and impossible combinations are refused; `source` is what messages name instead of the path.
     """
     path = Path(path)
     content = read_with_bases(path)
-    for key, value in (overrides or {}).items():
-        _override(content, key, value)
-    return parse_recipe(content, str(path))
+    for changes in overrides:
+        for key, value in (changes or {}).items():
+            _override(content, key, _copy(value))
+    return parse_recipe(content, source or str(path))
 
 
 def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
@@ -41,8 +44,7 @@ def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        problems = _describe_all(error, Recipe, ())
-        raise RecipeError("\n".join(f"{source}: {problem}" for problem in problems)) from None
+        raise RecipeError(describe_problems(error, Recipe, source)) from None
 
 
 def read_recipe(run_dir: str | Path) -> Recipe:
@@ -103,18 +105,31 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_with_bases(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The sections of a file, with those of its bases merged in as `load_recipe` says."""
+def read_with_bases(
+    path: Path, children: tuple[Path, ...] = (), paths: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The sections of a file, with those of its bases merged in as `load_recipe` says.
+
+    `paths` are keys of files that are seen from where they are named, as bases are.
+    """
     if path.resolve() in children:
         raise RecipeError(f"{path}: base: the recipe builds on itself")
-    content = _read_yaml(path)
+    content = _copy(_read_yaml(path))
+    content |= {key: str(path.parent / content[key]) for key in paths if isinstance(content.get(key), str)}
     bases = content.pop("base", [])
     merged: dict[str, Any] = {}
     for base in bases if isinstance(bases, list) else [bases]:
         if not isinstance(base, str):
             raise RecipeError(f"{path}: base: expected the name of a recipe, got {base!r}")
-        merged = _merge(merged, read_with_bases(path.parent / base, (*children, path.resolve())))
+        merged = _merge(merged, read_with_bases(path.parent / base, (*children, path.resolve()), paths))
     return _merge(merged, content)
+
+
+def _copy(value: Any) -> Any:
+    """Of plain data. Unlike a deep copy, it parts what is in two places, by an anchor of YAML's."""
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _merge(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
@@ -140,8 +155,12 @@ def _override(content: dict[str, Any], key: str, value: Any) -> None:
     place[last] = value
 
 
+def describe_problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
+    """pydantic's findings, a line each, with the source and the key in front."""
+    return "\n".join(f"{source}: {problem}" for problem in _describe_all(error, model, ()))
+
+
 def _describe_all(error: ValidationError, model: type[BaseModel], prefix: tuple[str | int, ...]) -> list[str]:
-    """pydantic's findings as sentences that begin with the key."""
     found = []
     for problem in error.errors(include_url=False):
         cause = problem.get("ctx", {}).get("error")

@@ -10,7 +10,9 @@ from pydantic import Field, ValidationError, model_validator
 from brctc.data import Config
 from brctc.models import EmformerConfig
 from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
-from brctc.train.recipe import RecipeError, load_recipe, read_with_bases
+from brctc.train.recipe import RecipeError, describe_problems, load_recipe, read_with_bases
+
+SIZES = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
 
 Changes = dict[str, Any]
 """Values of a recipe by their dotted keys, as `load_recipe` takes them."""
@@ -38,7 +40,7 @@ class Sweep(Config):
     """What is trained, as data."""
 
     recipe: str
-    """An online one, as seen from the sweep's file."""
+    """An online one, as seen from the file that names it."""
     starts: dict[str, Changes] = Field(default_factory=dict)
     """Models that are trained first, by what is different in their recipes."""
     tune: Changes = Field(default_factory=dict)
@@ -88,23 +90,25 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
     Every recipe is checked here, before anything is trained.
     """
     path, given = Path(path), dict(overrides or {})
+    for key in SIZES:
+        if key in given:
+            raise RecipeError(f"{key}: the sizes of chunks are those of the sweep, in its blocks")
     sweep = _read_sweep(path)
-    base = load_recipe(path.parent / sweep.recipe, given)
+    base = load_recipe(sweep.recipe, given)
     if not isinstance(base.model.encoder, EmformerConfig):
         raise RecipeError(f"{path}: recipe: {sweep.recipe} is not online: its encoder is no emformer")
     frame_ms = base.model.encoder.subsampling * base.frame_shift_ms
     starts = {
-        f"start-{name}": load_recipe(path.parent / sweep.recipe, {**changes, **given})
+        f"start-{name}": load_recipe(sweep.recipe, changes, given, source=f"{path}: starts.{name}")
         for name, changes in sweep.starts.items()
     }
 
     def cell(name: str, chunk_ms: float, right_ms: float) -> Cell:
         method = sweep.methods[name]
         tuned = {**sweep.tune, "start": str(Path(out) / f"start-{method.start}")} if method.start else {}
-        frames = [_frames(path, ms, frame_ms) for ms in (chunk_ms, right_ms)]
-        keys = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
-        sizes = dict(zip(keys, frames, strict=True))
-        recipe = load_recipe(path.parent / sweep.recipe, {**tuned, **method.changes, **given, **sizes})
+        sizes = dict(zip(SIZES, (_frames(path, ms, frame_ms) for ms in (chunk_ms, right_ms)), strict=True))
+        layers = (tuned, method.changes, given, sizes)
+        recipe = load_recipe(sweep.recipe, *layers, source=f"{path}: methods.{name}")
         return Cell(f"{name}-{chunk_ms:g}+{right_ms:g}", name, chunk_ms, right_ms, recipe)
 
     wanted = {
@@ -118,12 +122,9 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
 
 def _read_sweep(path: Path) -> Sweep:
     try:
-        return Sweep.model_validate(read_with_bases(path))
+        return Sweep.model_validate(read_with_bases(path, paths=("recipe",)))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        cause = problem.get("ctx", {}).get("error")
-        key = cause.key if isinstance(cause, KeyedError) else ".".join(map(str, problem["loc"]))
-        raise RecipeError(f"{path}: {key}: {cause or problem['msg']}") from None
+        raise RecipeError(describe_problems(error, Sweep, str(path))) from None
 
 
 def _frames(path: Path, ms: float, frame_ms: float) -> int:
