@@ -34,7 +34,7 @@ def test_pictures(trained, options, files):
         (("--utterance", "nobody"), "prepared (test) has no utterance nobody"),
         (("--utterance", "a", "b"), "--out alignment.png is one picture for 2 utterances: say a folder"),
         (("--out", "a.gif"), "--out a.gif: pictures are .png, .svg, .pdf"),
-        (("--evolution", "--utterance", "x"), "there is no snapshot of x: they are of dev-00000"),
+        (("--evolution", "--utterance", "x"), "not all runs have a snapshot of x, but of dev-00000"),
     ],
 )
 def test_refusals(trained, options, message):

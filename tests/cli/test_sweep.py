@@ -124,6 +124,23 @@ def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
         assert trial["name"] in page
         assert trial["name"] in found.out
         assert f"{trial['online']['drift']['mean_ms']:.0f} (" in found.out
+    mixed = brctc(folder, "latency", runs[0], trained[0] / "vanilla")
+    assert mixed.code == 2
+    assert "vanilla has a conformer" in mixed.err  # before the first is measured
+    assert "decoding" not in mixed.err
+    assert brctc(folder, "latency", runs[0], "--out", "out").err.endswith("is a directory: say a file\n")
     offline = brctc(trained[0], "latency", "vanilla")
     assert offline.code == 2
     assert "which takes no streams: use an emformer" in offline.err
+
+
+def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
+    folder, _ = swept
+    whole = (folder / "out" / "vanilla-320+160" / "online.json").read_bytes()
+    found = brctc(folder, *COMMAND, "--limit", "2")
+    assert found.code == 0, found.err
+    assert "2 utterances" in found.out
+    assert (folder / "out" / "vanilla-320+160" / "online.json").read_bytes() == whole
+    refused = brctc(folder, "sweep", "sweep.yaml", "--out", "elsewhere", "--limit", "0")
+    assert (refused.code, refused.err) == (2, "brctc sweep: limit is 0, expected at least 1\n")
+    assert not (folder / "elsewhere").exists()

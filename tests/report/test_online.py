@@ -1,10 +1,11 @@
 """An online model on a split whose words are, by construction, where they are said to be."""
 
+import json
 import math
 
 import pytest
 
-from brctc.data import FeatureConfig, Prepared, PreparedWriter, fbank
+from brctc.data import FeatureConfig, Prepared, PreparedWriter, WordTime, fbank
 from brctc.models import EncoderConfig, Model, save_model
 from brctc.report import OnlineEvaluation, evaluate_online
 from tests.decode.test_streaming import sound
@@ -46,12 +47,21 @@ def test_to_json_and_back(model, split):
 
 
 def test_no_reference_times(model, tmp_path):
+    """A latency needs them, of one utterance at least; one that gets no word right has none either."""
     with PreparedWriter(tmp_path, "test", feature_dim=16, frame_shift_s=0.01, feature_config=FEATURES) as out:
         out.add("u", "one", fbank(sound(), FEATURES))
-    found = evaluate_online(model, Prepared(tmp_path, "test"))
-    assert (found.without_reference, found.streamed, found.observed.counted) == (1, 0, 0)
+        out.add("v", "no", fbank(sound(), FEATURES), word_times=(WordTime("no", 0.1, 0.2),))
+    split = Prepared(tmp_path, "test")
+    with pytest.raises(ValueError, match=r"none of the 1 utterances of 'test' says when its words begin"):
+        evaluate_online(model, split, limit=1)
+    found = evaluate_online(model, split)
+    assert (found.without_reference, found.streamed, found.observed.counted) == (1, 1, 0)
     assert math.isnan(found.latency_ms)
-    assert OnlineEvaluation.from_json(found.to_json()).error == found.error
+    assert found.rtf > 0
+    json.loads(found.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    read = OnlineEvaluation.from_json(found.to_json())
+    assert read.error == found.error
+    assert math.isnan(read.latency_ms)
 
 
 def test_refusals(model, split):

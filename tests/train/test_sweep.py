@@ -73,9 +73,15 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
     [
         ({"methods": {"vanilla": {}}}, "blocks.0.methods: there is no method 'early', but vanilla"),
         ({"method": {}}, r"sweep.yaml: method: unknown key; did you mean methods\?"),
-        ({"blocks": [{"chunk_ms": [40]}]}, r"blocks.0.chunk_ms: unknown key; did you mean blocks.0.chunks_ms\?"),
+        (
+            {"blocks": [{"chunk_ms": [40]}]},
+            r"blocks.0.chunk_ms: unknown key; did you mean blocks.0.chunks_ms\?",
+        ),
         ({"blocks": [{"chunks_ms": [35], "methods": ["early"]}]}, "35 ms is no whole number of frames of 10"),
-        ({"methods": {"early": {"changes": {"stages.only.risk": 1}}}, **ALONE}, "methods.early: stages.only.risk: unknown"),
+        (
+            {"methods": {"early": {"changes": {"stages.only.risk": 1}}}, **ALONE},
+            "methods.early: stages.only.risk: unknown",
+        ),
         ({"starts": {"plain": {}}}, "methods.early.start: there is no start 'early', but plain"),
         ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
     ],

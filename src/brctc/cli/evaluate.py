@@ -7,7 +7,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import progress_bars
+from brctc.cli.shared import check_file, progress_bars
 from brctc.report import Evaluation, evaluate, results_table, to_rich
 from brctc.report.evaluate import BEAMS
 
@@ -42,6 +42,7 @@ def command(
         beams: Other sizes of the beam whose speed is measured.
         out: Gets all of it as JSON; `brctc report` takes it.
     """
+    check_file(out)
     models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
         evaluation = evaluate(

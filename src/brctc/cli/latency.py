@@ -7,7 +7,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import progress_bars
+from brctc.cli.shared import check_file, progress_bars
 from brctc.report import evaluate_runs, to_rich, trade_off_table, write_trade_off
 
 
@@ -36,9 +36,10 @@ def command(
         limit: Decode so many utterances, spread over the split.
         out: Gets the report, an HTML page.
     """
+    check_file(out)
     models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
         trade_off = evaluate_runs(models, corpus, limit=limit, progress=progress)
     write_trade_off(trade_off, out)
-    Console().print(to_rich(trade_off_table(trade_off, brief=True)))
+    Console().print(to_rich(trade_off_table(trade_off, ("terminal",))))
     print(f"The report is {out}.")

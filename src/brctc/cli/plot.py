@@ -10,7 +10,13 @@ from brctc.cli.runs import Runs
 from brctc.cli.shared import Flag
 from brctc.data import Prepared
 from brctc.report import name_runs, open_split
-from brctc.report.pictures import example_indices, find_utterance, plot_evolution, plot_posteriors
+from brctc.report.pictures import (
+    example_indices,
+    find_utterance,
+    plot_evolution,
+    plot_posteriors,
+    snapshot_utterances,
+)
 from brctc.report.runs import RunFiles, read_run
 from brctc.report.style import PICTURES, save_picture
 
@@ -68,8 +74,4 @@ def _evolutions(runs: list[RunFiles], prepared: Prepared, ids: tuple[str, ...]) 
     for run in runs:
         if not run.snapshots:
             raise ValueError(f"{run.name} has no snapshots: its recipe has no monitor.snapshot_steps")
-    stored = runs[0].snapshots[0].ids
-    for name in ids:
-        if name not in stored:
-            raise ValueError(f"there is no snapshot of {name}: they are of {', '.join(stored)}")
-    return {name: plot_evolution(runs, prepared, stored.index(name)) for name in ids or stored[:1]}
+    return {name: plot_evolution(runs, prepared, name) for name in ids or snapshot_utterances(runs)[:1]}

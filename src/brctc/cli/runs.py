@@ -7,15 +7,20 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from brctc.data import Prepared
-from brctc.report import name_runs
-from brctc.train import model_directory, read_recipe
+from brctc.report import name_runs, open_split
+from brctc.train import model_directory
+from brctc.train.recipe import RECIPE
 
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")]
-PreparedOfRuns = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: the first run's)")]
+PreparedOfRuns = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: the runs')")]
 Limit = Annotated[int | None, arg(help_behavior_hint="(default: all)")]
 
 
 def open_models(runs: Sequence[Path], prepared: Path | None, split: str) -> tuple[dict[str, Path], Prepared]:
     """The models of runs by their names, and the split to measure them on."""
-    models = {name: model_directory(run) for name, run in name_runs(runs).items()}
-    return models, Prepared(prepared or read_recipe(runs[0]).corpus.prepared, split)
+    named = name_runs(runs)
+    for run in runs:
+        if prepared is None and run.is_dir() and not (run / RECIPE).exists():
+            raise ValueError(f"{run} is no run, which would say what it was trained on: say --prepared")
+    corpus = Prepared(prepared, split) if prepared else open_split(named, split)
+    return {name: model_directory(run) for name, run in named.items()}, corpus

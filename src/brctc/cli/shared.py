@@ -91,6 +91,12 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
+def check_file(out: Path) -> None:
+    """Before the work that it is for."""
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a directory: say a file")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns of text, all but the first to the right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]

@@ -1,7 +1,7 @@
 """`brctc stream`"""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -28,10 +28,11 @@ def command(
     microphone: Flag = False,
 ) -> None:
     """Show what an online model understands while audio files play one by one, or while you speak.
-    - A line for every token: the file, the token, when it is said (s), when it is known (s), and its
+    - A line for every token: the file, the token, when it fires (s), when it is known (s), and its
       latency in between (ms). Then the file with its text. Columns are separated by tabs.
     - On a terminal the text so far is below, as it grows.
-    - A token is said where the frame ends in which the model's spike is.
+    - A token fires where the frame ends in which the model's spike is. How much later that is than the
+      word (the drift) no model can know: where times are known, `brctc latency` measures the whole.
 
     Examples:
       brctc stream exp/online talk.wav
@@ -52,12 +53,18 @@ def command(
     recognizer = StreamingRecognizer.from_directory(model_directory(model))
     recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
     if sys.stdout.isatty():
-        print("file\ttoken\tsaid, s\tknown, s\tlatency, ms")
+        print("file\ttoken\tfires, s\tknown, s\tlatency, ms")
     if microphone:
         listen(recognizer, record(recognizer.sample_rate))
-    for path in audio:
+    for path, name in zip(audio, short_names(audio), strict=True):
         samples = load_audio(path, recognizer.sample_rate)
-        show_tokens(path.stem, recognizer, samples, SimulatedClock() if fast else RealClock())
+        show_tokens(name, recognizer, samples, SimulatedClock() if fast else RealClock())
+
+
+def short_names(audio: Sequence[Path]) -> list[str]:
+    """Without folder and ending, where that tells the files apart."""
+    stems = [path.stem for path in audio]
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in audio]
 
 
 def listen(recognizer: StreamingRecognizer, blocks: Iterator[np.ndarray]) -> None:
@@ -89,7 +96,9 @@ def show_tokens(
     print(f"{name}\t{recognizer.text}", flush=True)
     if latencies:
         mean, worst = sum(latencies) / len(latencies), max(latencies)
-        print(f"{name}: latency {mean:.0f} ms on average, {worst:.0f} at most", file=sys.stderr)
+        print(
+            f"{name}: latency {mean:.0f} ms on average, {worst:.0f} at most, from the spikes", file=sys.stderr
+        )
 
 
 @contextmanager

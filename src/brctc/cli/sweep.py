@@ -10,8 +10,9 @@ from brctc.cli.compare import prepare_corpus_of
 from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
-from brctc.report import TradeOff, choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
-from brctc.train import Plan, load_sweep
+from brctc.report import choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
+from brctc.report.online import choose_utterances
+from brctc.train import load_sweep
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 OptionalCount = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
@@ -47,27 +48,19 @@ def command(
     if at_once < 1:
         raise ValueError(f"--at-once is {at_once}, expected at least 1")
     plan = load_sweep(find_recipe(sweep), out, parse_assignments(set))
+    prepare_corpus_of(plan.cells[0].recipe)
+    prepared = Prepared(Path(plan.cells[0].recipe.corpus.prepared), "test")
+    choose_utterances(prepared, limit)  # before hours of training: that there is something to measure
     try:
-        _train(plan, out, at_once)
-        trade_off = _evaluate(plan, out, limit)
+        train_side_by_side(plan.starts, out, at_once=at_once)
+        train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
+        with progress_bars() as bars:
+            trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
-    Console().print(to_rich(trade_off_table(trade_off, brief=True)))
+    write_trade_off(trade_off, out / "report.html")
+    Console().print(to_rich(trade_off_table(trade_off, ("terminal",))))
     print(f"The report is {out / 'report.html'}.")
     if target_latency_ms is not None:
         chosen = choose(trade_off.trials, target_latency_ms)
         print(f"Within {target_latency_ms:g} ms: {chosen}. The model is in {out / chosen.name}.")
-
-
-def _train(plan: Plan, out: Path, at_once: int) -> None:
-    prepare_corpus_of(plan.cells[0].recipe)
-    train_side_by_side(plan.starts, out, at_once=at_once)
-    train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
-
-
-def _evaluate(plan: Plan, out: Path, limit: int | None) -> TradeOff:
-    prepared = Prepared(Path(plan.cells[0].recipe.corpus.prepared), "test")
-    with progress_bars() as bars:
-        trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
-    write_trade_off(trade_off, out / "report.html")
-    return trade_off

@@ -289,7 +289,11 @@ class Prepared:
         if not path.exists():
             if any(self.directory.glob(f"{self.split}.*")):
                 raise ValueError(f"{self.directory}: the split {self.split!r} is incomplete; prepare it anew")
-            found = sorted(p.stem for p in self.directory.glob("*.json"))
+            found = sorted(
+                p.stem
+                for p in self.directory.glob("*.json")
+                if (self.directory / shard_name(p.stem, 0)).exists()
+            )
             raise ValueError(f"{self.directory} has no prepared split {self.split!r}; found: {found}")
         try:
             info = json.loads(path.read_bytes())

@@ -116,7 +116,7 @@ class StreamingRecognizer:
         read = read_together([recognizer._stream for recognizer in recognizers])
         return [recognizer._fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]
 
-    def push_features(self, features: Tensor) -> list[StreamedToken]:
+    def push_features(self, features: Tensor | np.ndarray) -> list[StreamedToken]:
         """`push` for features that are there already: the next (T, F), as `brctc.data.fbank` makes them.
 
         The samples under their windows count as heard. A stream takes either samples or features.
@@ -124,6 +124,7 @@ class StreamingRecognizer:
         self._check_open()
         if self._samples and not self._given_frames:
             raise ValueError("the stream began with samples: it takes no features")
+        features = torch.as_tensor(features)
         if not features.isfinite().all():
             raise ValueError("a feature is not finite")
         self._stream.push(features)

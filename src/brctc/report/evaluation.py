@@ -1,6 +1,7 @@
 """What an evaluation has found, as plain data that goes to JSON and back."""
 
 import json
+import math
 import os
 import platform
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from brctc.data.corpora import CORPORA
 from brctc.files import write_text
 from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
 from brctc.metrics.error_rate import Unit
@@ -92,6 +94,18 @@ class Evaluation:
             raise ValueError(f"{path}: {error}") from None
 
 
+def scale(corpus: str) -> str:
+    """In front of results: the corpora that come along are small, and that is said."""
+    return "small scale: " if corpus in CORPORA else ""
+
+
+def caution(corpus: str) -> str:
+    """What to look at in results."""
+    if corpus not in CORPORA:
+        return ""
+    return " Small models and a small corpus: look at the size of the effect, not at the error rates as such."
+
+
 def describe_machine() -> dict[str, str]:
     """What the times were measured on."""
     return {
@@ -128,10 +142,12 @@ def from_json(kind: type[T], text: str) -> T:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses and named tuples as objects with names."""
+    """Dataclasses and named tuples as objects with names; NaN as text, since JSON has none."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         named = getattr(value, "_asdict", None)
-        return named() if named else [_plain(item) for item in value]
-    return value
+        if named:
+            return {name: _plain(item) for name, item in named().items()}
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -90,7 +90,7 @@ def evaluate_online(
 
     Args:
         model: an online one, or the directory that `brctc.models.save_model` wrote.
-        prepared: the split. Utterances without word times count for errors only.
+        prepared: the split. Utterances without word times count for errors only; some must have them.
         limit: decode so many utterances, spread over the split; all by default. The whole utterances
             are decoded in batches, which gives the same tokens and frames as streaming them.
         streamed: so many of these, if they have word times, are streamed in the time of a simulated
@@ -98,19 +98,15 @@ def evaluate_online(
         unit: what errors are counted in; characters for systems of characters, words for others.
         progress: called after every utterance.
     """
-    for name, count in (("limit", limit), ("streamed", streamed)):
-        if count is not None and count < 1:
-            raise ValueError(f"{name} is {count}, expected at least 1")
+    if streamed < 1:
+        raise ValueError(f"streamed is {streamed}, expected at least 1")
+    chosen = choose_utterances(prepared, limit)
     name = "the model" if isinstance(model, Model) else str(model)
     model = model if isinstance(model, Model) else load_model(model)
-    encoder = model.system.config.encoder
-    if not isinstance(encoder, EmformerConfig):
-        raise ValueError(f"{name} has a {encoder.kind}, which takes no streams: use an emformer")
-    check_features(name, model, prepared)
+    encoder = check_online(name, model, prepared)
     tell = progress or (lambda what, done, total: None)
     unit = unit or ("char" if model.tokenizer.kind == "char" else "word")
 
-    chosen = spread_indices(len(prepared), limit)
     frame_s = encoder.subsampling * prepared.frame_shift_s
     texts, words = _decode(model, prepared, chosen, tell)
     words = [spike_times(said, frame_s) for said in words]
@@ -143,6 +139,29 @@ def evaluate_online(
         observed=observed.drift,
         observed_end_of_sentence=observed.end_of_sentence,
     )
+
+
+def choose_utterances(prepared: Prepared, limit: int | None) -> list[int]:
+    """So many, spread over a split, or all. One that does not say when its words begin is refused."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, expected at least 1")
+    chosen = spread_indices(len(prepared), limit)
+    if all(prepared.utterances[i].word_times is None for i in chosen):
+        raise ValueError(
+            f"{prepared.directory}: none of the {len(chosen)} utterances of {prepared.split!r} says when its "
+            "words begin, so there is no latency: `brctc reference-times` finds it out for a manifest, "
+            "which is then prepared anew"
+        )
+    return chosen
+
+
+def check_online(name: str, model: Model, prepared: Prepared) -> EmformerConfig:
+    """The encoder of a model that can be streamed and fits the features; others are refused."""
+    encoder = model.system.config.encoder
+    if not isinstance(encoder, EmformerConfig):
+        raise ValueError(f"{name} has a {encoder.kind}, which takes no streams: use an emformer")
+    check_features(name, model, prepared)
+    return encoder
 
 
 Words = Sequence[WordTime]
@@ -189,4 +208,4 @@ def _stream(
                 heard_s += prepared.utterances[index].duration_s
                 words.append(word_times(tokens, times, model.tokenizer))
                 tell("streaming", done, len(chosen))
-    return computed_s / heard_s if heard_s else 0.0, words
+    return computed_s / heard_s, words

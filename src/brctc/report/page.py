@@ -14,6 +14,7 @@ from brctc.report.evaluate import Progress, evaluate
 from brctc.report.evaluation import Evaluation
 from brctc.report.runs import read_run
 from brctc.train import read_recipe
+from brctc.train.stages import MODEL
 
 CSS = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5a626c; --line: #d5d9df;
@@ -121,7 +122,7 @@ def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
     paths = [Path(run) for run in runs]
     if not paths:
         raise ValueError("there are no runs to report on")
-    whole = [path.resolve().parts for path in paths]
+    whole = [(path.parent if path.name == MODEL else path).resolve().parts for path in paths]
     for depth in range(1, max(map(len, whole)) + 1):
         names = ["/".join(parts[-depth:]) for parts in whole]
         if len(set(names)) == len(names):

@@ -158,37 +158,50 @@ def _shade_cut(panel: Axes, look: Look, clock: Clock) -> None:
     )
 
 
+def snapshot_utterances(runs: Sequence[RunFiles]) -> list[str]:
+    """The ids that all runs have snapshots of; there is one at least."""
+    stored = [run.snapshots[0].ids for run in runs]
+    common = [name for name in stored[0] if all(name in others for others in stored)]
+    if not common:
+        raise ValueError("the runs have no snapshots of the same utterance")
+    return common
+
+
 @styled
-def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, utterance: int = 0) -> Figure:
+def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | None = None) -> Figure:
     """Posteriors and gradients of one utterance at moments that all runs have stored.
 
-    `prepared` is the development set, whose utterances are in the snapshots.
+    `prepared` is the development set, whose utterances are in the snapshots; the first by default.
     """
+    common = snapshot_utterances(runs)
+    name = name or common[0]
+    if name not in common:
+        raise ValueError(f"not all runs have a snapshot of {name}, but of {', '.join(common)}")
     moments = [{shot.step: shot for shot in run.snapshots} for run in runs]
     steps = sorted(set.intersection(*(set(shots) for shots in moments)))
     if not steps:
         found = "; ".join(f"{run.name}: {sorted(shots)}" for run, shots in zip(runs, moments, strict=True))
         raise ValueError(f"the runs have no snapshot at the same step: {found}")
     steps = [steps[i] for i in np.linspace(0, len(steps) - 1, min(ROWS, len(steps))).round().astype(int)]
-    shot = moments[0][steps[0]]
-    index = find_utterance(prepared, shot.ids[utterance])
+    index = find_utterance(prepared, name)
     width = max(WIDTH, 5.2 * len(runs))
     figure = new_figure(
         width,
         1.3 + 1.05 * len(steps),
-        f"How the spikes come about: {shot.ids[utterance]} from step {steps[0]} to {steps[-1]}",
+        f"How the spikes come about: {name} from step {steps[0]} to {steps[-1]}",
     )
     rows = figure.subplots(
         len(steps) + 1, 2 * len(runs), height_ratios=[0.7] + [1] * len(steps), squeeze=False
     )
     for column, panel in enumerate(rows[0]):
         draw_input(panel, prepared, index)
-        name = runs[column // 2].name
-        panel.set_title(f"{name}: " + ("pull of the loss" if column % 2 else "posterior"))
+        run = runs[column // 2].name
+        panel.set_title(f"{run}: " + ("pull of the loss" if column % 2 else "posterior"))
     end = rows[0, 0].get_xlim()[1]
     for row, step in enumerate(steps, 1):
         for i, (run, shots) in enumerate(zip(runs, moments, strict=True)):
             shot = shots[step]
+            utterance = shot.ids.index(name)
             clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
             targets = run.model.tokenizer.encode(shot.texts[utterance])
             posterior = shot.posteriors[utterance]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from brctc.data import Prepared
 from brctc.report.attention import attention_index, plot_attention
-from brctc.report.evaluation import Evaluation
+from brctc.report.evaluation import Evaluation, caution
 from brctc.report.pictures import example_indices, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles
@@ -26,8 +26,7 @@ def about(evaluation: Evaluation) -> str:
 early, a model says all it has to say in its first frames; the rest is cut off after half of the encoder, and
 everything behind it has less to do.</p>
 <p>Compared here: {names}, on {evaluation.utterances:,} utterances ({evaluation.duration_s / 60:.1f} min) of
-{where}. Small models and a small corpus: the size of the effect is what to look at, not the error rates as
-such.</p>
+{where}.{caution(evaluation.corpus)}</p>
 """
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.table import Table as RichTable
 
-from brctc.report.evaluation import Evaluation, SystemResult
+from brctc.report.evaluation import Evaluation, SystemResult, scale
 from brctc.report.paper import PAPER, PaperResult
 
 NOTHING = "-"
@@ -52,7 +52,7 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
 def to_rich(table: Table) -> RichTable:
     """For a terminal: `rich.print(to_rich(table))`."""
     rich = RichTable(title="; ".join(group.title for group in table.groups), title_justify="left")
-    rich.add_column("")
+    rich.add_column("", no_wrap=True)  # a title that is cut is none
     for group in table.groups:
         for column in group.columns:
             rich.add_column(column, justify="right")
@@ -107,7 +107,8 @@ def _starts(table: Table) -> set[int]:
 
 
 def _of_ours(evaluation: Evaluation) -> str:
-    return f"small scale: {evaluation.corpus} {evaluation.split}, {evaluation.utterances:,} utterances"
+    where = f"{evaluation.corpus} {evaluation.split}, {evaluation.utterances:,} utterances"
+    return scale(evaluation.corpus) + where
 
 
 def _kinds(evaluation: Evaluation) -> list[str]:

@@ -1,18 +1,19 @@
 """What online models reach: errors against latency, and which settings nothing beats."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from brctc.data import Prepared
 from brctc.files import write_text
 from brctc.metrics import Comparison, compare
+from brctc.models import Model, load_model
 from brctc.report.evaluate import Progress, spread_indices
-from brctc.report.evaluation import describe_machine, to_json
-from brctc.report.online import OnlineEvaluation, evaluate_online
+from brctc.report.evaluation import describe_machine, scale, to_json
+from brctc.report.online import OnlineEvaluation, check_online, choose_utterances, evaluate_online
 from brctc.report.paper import PAPER_ONLINE
 from brctc.report.tables import NOTHING, Group, Table
 from brctc.train import Cell, model_directory
@@ -105,20 +106,23 @@ def choose(trials: Sequence[Trial], target_latency_ms: float) -> Trial:
 
 
 FRONT = "●"
+Place = Literal["terminal", "page", "details"]
 
 
-def trade_off_table(trade_off: TradeOff, *, brief: bool = False) -> Table:
+def trade_off_table(
+    trade_off: TradeOff, places: Collection[Place] = ("terminal", "page", "details")
+) -> Table:
     """Appendix H's columns and what we add; settings on the Pareto front are marked.
 
-    brief: what a terminal has room for.
+    places: which columns; a terminal has room for the first ones only.
     """
     front = pareto_front(trade_off.trials)
     first = trade_off.trials[0].online
     title = (
-        f"small scale: {trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
+        f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
         f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
     )
-    columns = [column for column in COLUMNS if column.brief or not brief]
+    columns = [column for column in COLUMNS if column.place in places]
     rows = [
         (
             f"{trial.method} {FRONT}" if trial in front else trial.method,
@@ -150,21 +154,28 @@ class Column(NamedTuple):
 
     title: str
     of_trial: Callable[[Trial], str]
-    brief: bool = False
+    place: Place
 
 
 COLUMNS = (
-    Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), brief=True),
-    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", brief=True),
-    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", brief=True),
-    Column("DL (95%)", _drift, brief=True),
-    Column("DL median, 90%", lambda t: f"{t.online.drift.median_ms:.0f}, {t.online.drift.p90_ms:.0f}"),
-    Column("RTF", lambda t: f"{t.online.rtf:#.2g}"),
-    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", brief=True),
-    Column("end of sentence", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}"),
-    Column("observed / expected", lambda t: f"{t.online.observed.mean_ms:.0f} / {t.online.expected_ms:.0f}"),
-    Column("errors, % (95%)", _errors, brief=True),
-    Column("difference, points (95%)", _difference),
+    Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), "terminal"),
+    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", "terminal"),
+    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", "terminal"),
+    Column("DL (95%)", _drift, "terminal"),
+    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", "terminal"),
+    Column("errors, % (95%)", _errors, "terminal"),
+    Column("difference, points (95%)", _difference, "page"),
+    Column(
+        "observed / expected",
+        lambda t: f"{t.online.observed.mean_ms:.0f} / {t.online.expected_ms:.0f}",
+        "details",
+    ),
+    Column(
+        "DL median, 90%", lambda t: f"{t.online.drift.median_ms:.0f}, {t.online.drift.p90_ms:.0f}", "details"
+    ),
+    Column("end of sentence, DL", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}", "details"),
+    Column("observed", lambda t: f"{t.online.observed_end_of_sentence.mean_ms:.0f}", "details"),
+    Column("RTF", lambda t: f"{t.online.rtf:#.2g}", "details"),
 )
 
 
@@ -187,9 +198,6 @@ def paper_table() -> Table:
     return Table((Group("the paper, appendix H: large models on 178 and 1,000 hours", titles),), rows)
 
 
-RESULT = "online.json"  # of a cell, in the directory of its run
-
-
 def evaluate_trials(
     cells: Sequence[Cell],
     directory: str | Path,
@@ -203,14 +211,15 @@ def evaluate_trials(
     Writes report.json with everything into the directory.
     """
     directory = Path(directory)
-    utterances = len(spread_indices(len(prepared), limit))
+    utterances = len(choose_utterances(prepared, limit))
+    result = "online.json" if utterances == len(prepared) else f"online-{utterances}.json"
     trials = []
     for cell in cells:
         run = directory / cell.name
-        online = _read(run / RESULT, utterances)
+        online = _read(run / result, utterances)
         if online is None:
-            online = _measure(cell.name, model_directory(run), prepared, limit, progress)
-            write_text(run / RESULT, online.to_json() + "\n")
+            online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, progress)
+            write_text(run / result, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
     found = _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
     write_text(directory / "report.json", to_json(found) + "\n")
@@ -225,15 +234,17 @@ def evaluate_runs(
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates online models by their names; the first is what others with its chunks are compared with."""
+    models = {name: load_model(directory) for name, directory in runs.items()}
+    for name, model in models.items():
+        check_online(name, model, prepared)
     trials = [
-        Trial(name, name, _measure(name, directory, prepared, limit, progress))
-        for name, directory in runs.items()
+        Trial(name, name, _measure(name, model, prepared, limit, progress)) for name, model in models.items()
     ]
     return _put_together(None, prepared, trials, limit)
 
 
 def _measure(
-    name: str, model: str | Path, prepared: Prepared, limit: int | None, progress: Progress | None
+    name: str, model: Model, prepared: Prepared, limit: int | None, progress: Progress | None
 ) -> OnlineEvaluation:
     tell = progress and partial(_tell, progress, name)
     return evaluate_online(model, prepared, limit=limit, progress=tell)

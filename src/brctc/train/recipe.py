@@ -21,9 +21,7 @@ class RecipeError(ValueError):
     """A recipe that cannot be run; the message names every wrong key."""
 
 
-def load_recipe(
-    path: str | Path, *overrides: Mapping[str, Any] | None, source: str | None = None
-) -> Recipe:
+def load_recipe(path: str | Path, *overrides: Mapping[str, Any] | None, source: str | None = None) -> Recipe:
     """A recipe from a YAML (or JSON) file.
 
     `base: other.yaml` in the file, or a list of such names, seen from where it lies, gives the values

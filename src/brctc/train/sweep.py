@@ -12,7 +12,7 @@ from brctc.models import EmformerConfig
 from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
 from brctc.train.recipe import RecipeError, describe_problems, load_recipe, read_with_bases
 
-SIZES = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
+SIZES: tuple[str, ...] = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
 
 Changes = dict[str, Any]
 """Values of a recipe by their dotted keys, as `load_recipe` takes them."""
