@@ -114,7 +114,7 @@ def trade_off_table(
 ) -> Table:
     """Appendix H's columns and what we add; settings on the Pareto front are marked.
 
-    places: which columns; a terminal has room for the first ones only.
+    places: which columns, behind the setting; a terminal has room for the first ones only.
     """
     front = pareto_front(trade_off.trials)
     first = trade_off.trials[0].online
@@ -122,7 +122,7 @@ def trade_off_table(
         f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
         f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
     )
-    columns = [column for column in COLUMNS if column.place in places]
+    columns = [SETTING, *(column for column in COLUMNS if column.place in places)]
     rows = [
         (
             f"{trial.method} {FRONT}" if trial in front else trial.method,
@@ -157,8 +157,8 @@ class Column(NamedTuple):
     place: Place
 
 
+SETTING = Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), "terminal")
 COLUMNS = (
-    Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), "terminal"),
     Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", "terminal"),
     Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", "terminal"),
     Column("DL (95%)", _drift, "terminal"),
