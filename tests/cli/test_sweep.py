@@ -123,7 +123,7 @@ def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
     for trial in json.loads((folder / "out" / "report.json").read_text())["trials"]:
         assert trial["name"] in page
         assert trial["name"] in found.out
-        assert f"{trial['online']['drift']['mean_ms']:.0f} (" in found.out
+        assert f" {trial['online']['drift']['mean_ms']:.0f} " in found.out
     mixed = brctc(folder, "latency", runs[0], trained[0] / "vanilla")
     assert mixed.code == 2
     assert "vanilla has a conformer" in mixed.err  # before the first is measured

@@ -82,8 +82,9 @@ def test_the_table_and_the_page(tmp_path):
     found = TradeOff("digits", "test", TEXTS, trials, {"cores": "2"})
     text = to_markdown(trade_off_table(found))
     assert "| early ● | 320 + 160 | 520 | 320 | 100 (95 to 105) | 100 | 25.00 (" in text
-    assert "| 530 / 520 | 100, 150 | 100 | 100 | 0.31 |" in text
-    assert "530 / 520" not in to_markdown(trade_off_table(found, ("terminal",)))
+    details = to_markdown(trade_off_table(found, "details"))
+    assert "| early ● | 320 + 160 | 530 / 520 | 100, 150 | 100 | 100 | 0.31 |" in details
+    assert "| early ● | 320 + 160 | 520 | 100 | 25.00 (" in to_markdown(trade_off_table(found, "terminal"))
     assert "| early | 320 + 160 | 630 |" in text
     assert from_json(TradeOff, to_json(found)) == found
     assert len(plot_trade_off(found).axes) == 4

@@ -41,5 +41,5 @@ def command(
     with progress_bars() as progress:
         trade_off = evaluate_runs(models, corpus, limit=limit, progress=progress)
     write_trade_off(trade_off, out)
-    Console().print(to_rich(trade_off_table(trade_off, ("terminal",))))
+    Console().print(to_rich(trade_off_table(trade_off, "terminal")))
     print(f"The report is {out}.")

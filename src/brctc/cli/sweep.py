@@ -59,7 +59,7 @@ def command(
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
     write_trade_off(trade_off, out / "report.html")
-    Console().print(to_rich(trade_off_table(trade_off, ("terminal",))))
+    Console().print(to_rich(trade_off_table(trade_off, "terminal")))
     print(f"The report is {out / 'report.html'}.")
     if target_latency_ms is not None:
         chosen = choose(trade_off.trials, target_latency_ms)

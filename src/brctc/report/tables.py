@@ -4,6 +4,7 @@ from collections.abc import Callable
 from html import escape
 from typing import NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from brctc.report.evaluation import Evaluation, SystemResult, scale
@@ -51,7 +52,10 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
 
 def to_rich(table: Table) -> RichTable:
     """For a terminal: `rich.print(to_rich(table))`."""
-    rich = RichTable(title="; ".join(group.title for group in table.groups), title_justify="left")
+    title = "; ".join(group.title for group in table.groups)
+    rich = RichTable(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     rich.add_column("", no_wrap=True)  # a title that is cut is none
     for group in table.groups:
         for column in group.columns:

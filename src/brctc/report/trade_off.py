@@ -1,7 +1,7 @@
 """What online models reach: errors against latency, and which settings nothing beats."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -109,20 +109,15 @@ FRONT = "●"
 Place = Literal["terminal", "page", "details"]
 
 
-def trade_off_table(
-    trade_off: TradeOff, places: Collection[Place] = ("terminal", "page", "details")
-) -> Table:
-    """Appendix H's columns and what we add; settings on the Pareto front are marked.
-
-    places: which columns, behind the setting; a terminal has room for the first ones only.
-    """
+def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
+    """All settings, those on the Pareto front marked: appendix H's columns, a terminal's, or the details."""
     front = pareto_front(trade_off.trials)
     first = trade_off.trials[0].online
     title = (
         f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
         f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
     )
-    columns = [SETTING, *(column for column in COLUMNS if column.place in places)]
+    columns = [column for column in COLUMNS if place in column.places]
     rows = [
         (
             f"{trial.method} {FRONT}" if trial in front else trial.method,
@@ -131,6 +126,18 @@ def trade_off_table(
         for trial in trade_off.trials
     ]
     return Table((Group(title, tuple(column.title for column in columns)),), tuple(rows))
+
+
+def _setting(trial: Trial) -> str:
+    return "{:g} + {:g}".format(*trial.setting)
+
+
+def _percentiles(trial: Trial) -> str:
+    return f"{trial.online.drift.median_ms:.0f}, {trial.online.drift.p90_ms:.0f}"
+
+
+def _observed(trial: Trial) -> str:
+    return f"{trial.online.observed.mean_ms:.0f} / {trial.online.expected_ms:.0f}"
 
 
 def _difference(trial: Trial) -> str:
@@ -150,32 +157,27 @@ def _drift(trial: Trial) -> str:
 
 
 class Column(NamedTuple):
-    """What a column says of a trial."""
+    """What a column says of a trial, and where it stands."""
 
     title: str
     of_trial: Callable[[Trial], str]
-    place: Place
+    places: tuple[Place, ...]
 
 
-SETTING = Column("chunk + look-ahead", lambda t: "{:g} + {:g}".format(*t.setting), "terminal")
 COLUMNS = (
-    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", "terminal"),
-    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", "terminal"),
-    Column("DL (95%)", _drift, "terminal"),
-    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", "terminal"),
-    Column("errors, % (95%)", _errors, "terminal"),
-    Column("difference, points (95%)", _difference, "page"),
-    Column(
-        "observed / expected",
-        lambda t: f"{t.online.observed.mean_ms:.0f} / {t.online.expected_ms:.0f}",
-        "details",
-    ),
-    Column(
-        "DL median, 90%", lambda t: f"{t.online.drift.median_ms:.0f}, {t.online.drift.p90_ms:.0f}", "details"
-    ),
-    Column("end of sentence, DL", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}", "details"),
-    Column("observed", lambda t: f"{t.online.observed_end_of_sentence.mean_ms:.0f}", "details"),
-    Column("RTF", lambda t: f"{t.online.rtf:#.2g}", "details"),
+    Column("chunk + look-ahead", _setting, ("terminal", "page", "details")),
+    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", ("terminal", "page")),
+    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", ("page",)),
+    Column("DL", lambda t: f"{t.online.drift.mean_ms:.0f}", ("terminal",)),
+    Column("DL (95%)", _drift, ("page",)),
+    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", ("page",)),
+    Column("errors, % (95%)", _errors, ("terminal", "page")),
+    Column("difference, points (95%)", _difference, ("page",)),
+    Column("observed / expected", _observed, ("details",)),
+    Column("DL median, 90%", _percentiles, ("details",)),
+    Column("end of sentence, DL", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}", ("details",)),
+    Column("observed", lambda t: f"{t.online.observed_end_of_sentence.mean_ms:.0f}", ("details",)),
+    Column("RTF", lambda t: f"{t.online.rtf:#.2g}", ("details",)),
 )
 
 

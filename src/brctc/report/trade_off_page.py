@@ -123,11 +123,11 @@ the chunk"""
         plot_trade_off(trade_off),
         f"Each point is a model{lines if joined else ''}. The nearer to the lower left corner, the better.",
     )
-    results = f"""{plots}<div class="wide">{to_html(trade_off_table(trade_off, ("terminal", "page")))}</div>
+    results = f"""{plots}<div class="wide">{to_html(trade_off_table(trade_off))}</div>
 <p class="soft">DL: mean last frame of a word's prediction minus its start in the reference, over the words
 that both have. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks. Utterances
 without reference times, left out of DL: {found.without_reference}.</p>
-<div class="wide">{to_html(trade_off_table(trade_off, ("details",)))}</div>
+<div class="wide">{to_html(trade_off_table(trade_off, "details"))}</div>
 <p class="soft">Observed: what the streaming recognizer's listener really waited, with computation measured,
 on {found.streamed} of the utterances; expected: DCL + DL + CL of the same ones. End of sentence: from the
 end of the last word to its prediction (negative where it is known before it is over), and, observed, until it
