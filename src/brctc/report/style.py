@@ -27,7 +27,7 @@ INK = "#010203"  # a colour that nothing else has: replaced by the page's text c
 FAINT = "#8c919b"
 WRONG = "#4a4f57"
 """Of what should not be there."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a3d9a", "#8c510a")
 
 TITLE_CHARACTERS = 11  # that fit into an inch
 
