@@ -48,10 +48,11 @@ def command(
     if at_once < 1:
         raise ValueError(f"--at-once is {at_once}, expected at least 1")
     plan = load_sweep(find_recipe(sweep), out, parse_assignments(set))
-    prepare_corpus_of(plan.cells[0].recipe)
-    prepared = Prepared(Path(plan.cells[0].recipe.corpus.prepared), "test")
-    choose_utterances(prepared, limit)  # before hours of training: that there is something to measure
+    recipe = plan.cells[0].recipe
     try:
+        prepare_corpus_of(recipe)
+        prepared = Prepared(recipe.corpus.prepared, "test")
+        choose_utterances(prepared, limit)  # before hours of training: that there is something to measure
         train_side_by_side(plan.starts, out, at_once=at_once)
         train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
         with progress_bars() as bars:
