@@ -237,7 +237,7 @@ struct Solver {
     emit.take(arena, T, U);
     ahead.take(arena, T, U, steps, gradient);
     back.take(arena, T, U, steps, gradient);
-    if (team.size > 1) helping.take(arena, T, U, steps, gradient);
+    if (team.size > 1 && ahead.replays(steps)) helping.take(arena, T, U, steps, gradient);
     relays = arena.take<Relay>(2);
     occupancy = arena.take<In>(gradient ? occupancy_rows * (U + 1) : 0);
     bad = arena.take<int64_t>(2);
@@ -250,8 +250,7 @@ struct Solver {
     bad[team.rank] = emit.fill(utt, team);
     if (team.rank == 0) relays[0] = relays[1] = {0, -1, nullptr, nullptr};
     team.sync();
-    bad_frame = bad[0];
-    if (team.size > 1 && bad[1] != all_read && (bad[0] == all_read || bad[1] < bad[0])) bad_frame = bad[1];
+    bad_frame = team.size > 1 ? earlier_bad(bad[0], bad[1]) : bad[0];
     return bad_frame == all_read && emit.in_range(T, extra_range);
   }
 

@@ -131,7 +131,7 @@ struct Emissions {
     team.divide((utt.T + piece - 1) / piece, [&](int64_t i) {
       const int64_t first = i * piece, end = first + piece < utt.T ? first + piece : utt.T;
       for (int64_t t = first; t < end; ++t)
-        if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank])) && (bad == all_read || t < bad)) bad = t;
+        if (!fill_row(utt, t, static_cast<In*>(gathered[team.rank]))) bad = earlier_bad(bad, t);
     });
     return bad;
   }

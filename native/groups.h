@@ -49,9 +49,8 @@ struct Grouped : Solver<Real, In> {
     int64_t first, end;
   };
   Tokens own_tokens() const {
-    const int64_t half = K / 2 / lanes * lanes;
-    if (team.size == 1 || half == 0) return team.rank == 0 ? Tokens{1, U + 1} : Tokens{U + 1, U + 1};
-    return team.rank == 0 ? Tokens{1, half} : Tokens{half, U + 1};
+    const int64_t middle = team.size == 1 ? U + 1 : 1 + U / 2;
+    return team.rank == 0 ? Tokens{1, middle} : Tokens{middle, U + 1};
   }
 
   // Runs both directions. `combine(k, tokens, rest_m, rest_e)` joins row k of what reaches each label,

@@ -44,6 +44,9 @@ struct Groups {
 // Per utterance the first frame whose scores cannot be read, or one of these.
 using BadFrame = int64_t*;
 constexpr int64_t all_read = -1, no_memory = -2, out_of_range = -3;
+__attribute__((always_inline)) inline int64_t earlier_bad(int64_t a, int64_t b) {
+  return a == all_read || (b != all_read && b < a) ? b : a;
+}
 
 // A block of memory that grows on demand (memory.cpp). `data` is null if there is no memory.
 struct Scratch {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -100,7 +99,7 @@ class Crew {
     static const int registered = pthread_atfork(nullptr, nullptr, forget_workers);
     if (registered != 0) throw std::system_error(registered, std::generic_category());
 #endif
-    return std::make_unique<Worker>().release();
+    return new Worker;
   }
 };
 
