@@ -9,6 +9,21 @@ inline namespace BRCTC_ISA {
 // Anything below counts as probability zero: exponents of a whole utterance stay exact.
 constexpr double smallest_log = -1e13;
 
+constexpr ptrdiff_t own_cache = ptrdiff_t{2} << 20;  // bytes that stay near a core between two passes
+
+// A frame's rows, or nothing.
+template <class In>
+struct Rows {
+  const In *scores = nullptr, *gradient = nullptr;
+};
+
+// Asks for a row ahead of time, if there is one. Inline, or the compiler removes the call: it knows of no
+// effect that this has.
+template <class In>
+[[gnu::always_inline]] static inline void prefetch(const In* row, int64_t C) {
+  for (int64_t c = 0; row && c < C; c += 64 / sizeof(In)) __builtin_prefetch(row + c);
+}
+
 // One utterance as the algorithms see it.
 template <class In>
 struct Utterance {
@@ -21,8 +36,9 @@ struct Utterance {
   int64_t T_max;
   In* gradient;  // null if none is wanted
   ptrdiff_t gradient_stride;
-  In weight;    // multiplies the gradient
-  In mass = 1;  // what the occupancies of a frame add up to
+  In weight;       // multiplies the gradient
+  In mass = 1;     // what the occupancies of a frame add up to
+  bool scattered;  // rows are far apart and far away: ask for them ahead of time
   Utterance(const Batch& b, int64_t n, const Gradient* out)
       : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
         stride_t(b.stride_t),
@@ -35,9 +51,19 @@ struct Utterance {
         T_max(b.T),
         gradient(out && out->data ? static_cast<In*>(out->data) + n * out->stride_n : nullptr),
         gradient_stride(out ? out->stride_t : 0),
-        weight(out && out->data ? static_cast<In>(out->weight[n]) : 0) {}
+        weight(out && out->data ? static_cast<In>(out->weight[n]) : 0),
+        scattered(stride_t > C && T * stride_t * static_cast<ptrdiff_t>(sizeof(In)) > own_cache) {}
 
   In* gradient_row(int64_t t) const { return gradient ? gradient + t * gradient_stride : nullptr; }
+
+  bool is_ahead(int64_t t) const { return scattered && t >= 0 && t < T; }
+
+  // The rows of a frame that comes soon, if it is worth asking for them: the hardware sees by itself how a
+  // long row goes on.
+  Rows<In> rows_ahead(int64_t t) const {
+    if (!is_ahead(t) || C > 1024) return {};
+    return {scores + t * stride_t, gradient_row(t)};
+  }
 
   // No gradient from frame `first` on.
   void clear(int64_t first) const {
@@ -141,11 +167,15 @@ struct Emissions {
     const In* row = utt.scores + t * utt.stride_t;
     In shift = 0;
     normaliser[t] = 1;
-    prefetch(utt, t + 4);
     if (utt.from_logits) {
       In sum;
+      const Rows<In> next = utt.rows_ahead(t + 1);
+      prefetch(next.scores, utt.C);
       if (!softmax_row(row, utt.C, shift, sum, utt.gradient_row(t))) return false;
+      prefetch(next.gradient, utt.C);
       normaliser[t] = static_cast<double>(sum);
+    } else {
+      prefetch_labels(utt, t + 4);
     }
     x[0] = row[utt.blank];
     if (t < reversed_from)
@@ -195,14 +225,13 @@ struct Emissions {
     return top;
   }
 
-  // Rows are far apart in memory and cold: ask for what will be read of one ahead of time.
+  // Of log-probabilities, only the labels are read.
   template <class In>
-  static void prefetch(const Utterance<In>& utt, int64_t t) {
-    if (t >= utt.T || utt.from_logits) return;
+  [[gnu::always_inline]] static void prefetch_labels(const Utterance<In>& utt, int64_t t) {
+    if (!utt.is_ahead(t)) return;
     const In* row = utt.scores + t * utt.stride_t;
-    constexpr int64_t line = 64 / sizeof(In);
-    if (utt.C <= line * utt.U)
-      for (int64_t c = 0; c < utt.C; c += line) __builtin_prefetch(row + c);
+    if (utt.C <= 64 / static_cast<int64_t>(sizeof(In)) * utt.U)
+      prefetch(row, utt.C);
     else
       for (int64_t u = 0; u < utt.U; ++u) __builtin_prefetch(row + utt.labels[u]);
   }

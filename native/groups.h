@@ -123,6 +123,7 @@ struct Grouped : Solver<Real, In> {
       if (team.size > 1) {
         side.write(second + at);
       } else {
+        prefetch(utt.rows_ahead(side.frame(k - 2)).gradient, utt.C);
         side.add(occupancy + at);
         emit.finish_gradient(utt, side.frame(k), occupancy + at);
       }

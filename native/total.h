@@ -97,6 +97,7 @@ struct Total : Solver<Real, In> {
     In* row = Base::occupancy + team.rank * (U + 1);
     if (team.mine(1)) back.retreat(back.unit_row());
     Base::sweep_back(ahead, middle, back, T - middle, [&](const Direction<Real>& side, int64_t k) {
+      prefetch(utt.rows_ahead(side.frame(k - 2)).gradient, utt.C);
       side.write(row);
       emit.finish_gradient(utt, side.frame(k), row);
     });
