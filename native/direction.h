@@ -74,9 +74,9 @@ struct Direction {
   void weigh(double slope) {
     for (int64_t u = 0; u < K; ++u) {
       const double begun = u > U ? 0 : static_cast<double>(reversed ? U - u : u);
-      split_exp<Real>(slope * begun, chain.blank_weight.m[u], chain.blank_weight.e[u]);
+      split_exp<Real>(slope * begun, chain.weights.blank.m[u], chain.weights.blank.e[u]);
       const double label = u == 0 || u > U ? 0 : static_cast<double>(token(u));
-      split_exp<Real>(slope * label, chain.label_weight.m[u], chain.label_weight.e[u]);
+      split_exp<Real>(slope * label, chain.weights.label.m[u], chain.weights.label.e[u]);
     }
   }
 
@@ -153,9 +153,7 @@ struct Direction {
   void join(const Direction& other, const int64_t* labels) {
     reversed = other.reversed, saved_m = other.saved_m, saved_e = other.saved_e;
     begin(labels);
-    chain.boosted = other.chain.boosted, chain.boost_m = other.chain.boost_m, chain.boost_e = other.chain.boost_e;
-    chain.weighed = other.chain.weighed;
-    chain.blank_weight = other.chain.blank_weight, chain.label_weight = other.chain.label_weight;
+    chain.weights = other.chain.weights;
   }
 
   int64_t blocks(int64_t count) const { return (count + block - 1) / block; }

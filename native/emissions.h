@@ -83,7 +83,8 @@ static In row_maximum(const In* __restrict x, int64_t C) {
 // The sum of exp(x - shift); the terms go to `kept`, if that is not null. What is left of the row after
 // whole vectors goes through a vector of its own: one by one, they would take as long as the others.
 template <class In>
-static In row_sum_exp(const In* __restrict x, In shift, int64_t C, In* __restrict kept) {
+[[gnu::always_inline]]  // without a shift, nothing is left of it
+static inline In row_sum_exp(const In* __restrict x, In shift, int64_t C, In* __restrict kept) {
   const Clamp<In> clamp;
   const int64_t whole = C / lanes * lanes, rest = C - whole;
   In sum = 0;
@@ -110,7 +111,7 @@ template <class In>
 static bool softmax_row(const In* x, int64_t C, In& shift, In& sum, In* kept = nullptr) {
   const In usual = static_cast<In>(1e30);
   shift = 0;
-  sum = row_sum_exp(x, shift, C, kept);
+  sum = row_sum_exp(x, In{0}, C, kept);
   if (sum > 1 / usual && sum < usual) return true;
   shift = row_maximum(x, C);
   sum = row_sum_exp(x, shift, C, kept);

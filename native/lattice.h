@@ -49,16 +49,22 @@ struct Row {
   }
 };
 
+// What multiplies emissions in every frame.
+template <class Real>
+struct Weights {
+  int64_t boosted = -1;  // this blank's, by boost
+  Real boost_m = 1;
+  IntOf<Real> boost_e = 0;
+  bool weighed = false;  // every state's, by its own
+  Row<Real> blank, label;
+};
+
 template <class Real>
 struct Chain {
   using Int = IntOf<Real>;
   int64_t U, K, stride;          // K covers states 0..U; rows of shares are `stride` apart
   const Int* skip;               // 0 where label u may follow label u-1 directly, else a wall
-  int64_t boosted = -1;          // the blank whose emission is multiplied by boost
-  Real boost_m = 1;
-  Int boost_e = 0;
-  Row<Real> blank_weight, label_weight;  // multiply each state's emission in every frame,
-  bool weighed = false;                  // if that is wanted
+  Weights<Real> weights;
   Row<Real> blank[2], label[2];  // the state now and before
   Row<Real> entering;            // mass that enters label u at this frame, before its emission,
   bool keeps_entering = false;   // if that is wanted
@@ -77,7 +83,7 @@ struct Chain {
     U = labels, K = padded(U), stride = K + lanes;
     for (int i = 0; i < 2; ++i) blank[i].take(arena, K), label[i].take(arena, K);
     entering.take(arena, K);
-    blank_weight.take(arena, K), label_weight.take(arena, K);
+    weights.blank.take(arena, K), weights.label.take(arena, K);
     unit_m = arena.take<Real>(K);
     for (Real** rows : {&shares.label_stayed, &shares.label_entered, &shares.by_blank,
                         &shares.by_skip, &shares.blank_stayed, &shares.blank_entered})
@@ -103,10 +109,11 @@ struct Chain {
   // Its shares go to `row`, if that is not negative.
   void step(const Real* y_m, const Int* y_e, int64_t row) {
     move(y_m, y_e, row);
-    if (weighed) multiply(blank[now], blank_weight), multiply(label[now], label_weight);
+    if (weights.weighed) multiply(blank[now], weights.blank), multiply(label[now], weights.label);
+    const int64_t boosted = weights.boosted;
     if (boosted < 0) return;
-    Real m = blank[now].m[boosted] * boost_m;
-    Int e = blank[now].e[boosted] + boost_e;
+    Real m = blank[now].m[boosted] * weights.boost_m;
+    Int e = blank[now].e[boosted] + weights.boost_e;
     normalise(m, e);
     blank[now].m[boosted] = m;
     blank[now].e[boosted] = e;

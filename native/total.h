@@ -62,8 +62,9 @@ struct Total : Solver<Real, In> {
       Real m;
       Int e;
       split_exp<Real>(risk_factor / frames, m, e);
-      ahead.chain.boosted = U, ahead.chain.boost_m = m, ahead.chain.boost_e = e;
-      back.chain.boosted = 0, back.chain.boost_m = m, back.chain.boost_e = e;
+      auto &first = ahead.chain.weights, &second = back.chain.weights;
+      first.boosted = U, second.boosted = 0;
+      first.boost_m = second.boost_m = m, first.boost_e = second.boost_e = e;
       offset = risk_factor;
     }
     // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
@@ -71,7 +72,7 @@ struct Total : Solver<Real, In> {
     if (risk == Risk::delay_penalty && U > 0) {
       if (team.mine(0)) ahead.weigh(risk_factor);
       if (team.mine(1)) back.weigh(risk_factor);
-      ahead.chain.weighed = back.chain.weighed = true;
+      ahead.chain.weights.weighed = back.chain.weights.weighed = true;
       offset = risk_factor * tokens * (frames + 1) / 2;
     }
     const auto nothing = [](int64_t) {};

@@ -136,11 +136,13 @@ def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
 
 def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
     folder, _ = swept
-    whole = (folder / "out" / "vanilla-320+160" / "online.json").read_bytes()
+    files = [folder / "out" / name for name in ("vanilla-320+160/online.json", "report.html", "report.json")]
+    whole = [file.read_bytes() for file in files]
     found = brctc(folder, *COMMAND, "--limit", "2")
     assert found.code == 0, found.err
     assert "2 utterances" in found.out
-    assert (folder / "out" / "vanilla-320+160" / "online.json").read_bytes() == whole
+    assert [file.read_bytes() for file in files] == whole
+    assert (folder / "out" / "report-2.html").exists()
     refused = brctc(folder, "sweep", "sweep.yaml", "--out", "elsewhere", "--limit", "0")
     assert (refused.code, refused.err) == (2, "brctc sweep: limit is 0, expected at least 1\n")
     assert not (folder / "elsewhere").exists()

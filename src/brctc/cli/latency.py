@@ -34,7 +34,7 @@ def command(
         prepared: A directory that `brctc prepare` or `brctc train` has written.
         split: The split to decode.
         limit: Decode so many utterances, spread over the split.
-        out: Gets the report, an HTML page.
+        out: Gets the report, an HTML page; its numbers go into a JSON file beside it.
     """
     check_file(out)
     models, corpus = open_models(runs, prepared, split)

@@ -7,6 +7,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from brctc.cli.compare import prepare_corpus_of
+from brctc.cli.runs import Limit
 from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
@@ -15,7 +16,6 @@ from brctc.report.online import choose_utterances
 from brctc.train import load_sweep
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
-OptionalCount = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 
 
 def command(
@@ -24,7 +24,7 @@ def command(
     out: Annotated[Path, arg(metavar="DIR")],
     target_latency_ms: OptionalNumber = None,
     at_once: Annotated[int, arg(metavar="N")] = 2,
-    limit: OptionalCount = None,
+    limit: Limit = None,
     set: Assignments = (),
 ) -> None:
     """Train an online recipe with many chunks and risks, and measure errors against latency.
@@ -42,7 +42,7 @@ def command(
         out: Gets a run for each setting, and the report as report.html and report.json.
         target_latency_ms: Name the setting with the fewest errors that is at most so late.
         at_once: So many trainings at a time.
-        limit: Decode so many test utterances, spread over the split; all by default.
+        limit: Decode so many test utterances, spread over the split; the report is then report-N.html.
         set: Change values of all recipes, by their dotted keys.
     """
     if at_once < 1:
@@ -59,9 +59,10 @@ def command(
             trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
-    write_trade_off(trade_off, out / "report.html")
+    page = out / ("report.html" if limit is None else f"report-{limit}.html")
+    write_trade_off(trade_off, page)
     Console().print(to_rich(trade_off_table(trade_off, "terminal")))
-    print(f"The report is {out / 'report.html'}.")
+    print(f"The report is {page}.")
     if target_latency_ms is not None:
         chosen = choose(trade_off.trials, target_latency_ms)
         print(f"Within {target_latency_ms:g} ms: {chosen}. The model is in {out / chosen.name}.")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from brctc.data import Prepared
 from brctc.report.attention import attention_index, plot_attention
-from brctc.report.evaluation import Evaluation, caution
+from brctc.report.evaluation import Evaluation, caution, scale
 from brctc.report.pictures import example_indices, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles
@@ -39,10 +39,11 @@ def results(evaluation: Evaluation) -> str:
 Middle: pale bars show what trimming would keep of a model that is not trimmed; no alignment fits into less
 than the oracle, labels / frames. Right: one thread, without making the features.""",
     )
+    small = "; those of this page are small-scale" if scale(evaluation.corpus) else ""
     return f"""{bars}<div class="wide">{to_html(results_table(evaluation))}</div>
 <p class="soft">The paper's columns are its own results with large models on 178 to 10,000 hours of speech
-(appendix G; RTF on an Intel Xeon Platinum 8255C); those of this page are small-scale. Neither error rates
-nor RTFs compare across the line, the changes do. The difference to {first} is paired: both are judged on the
+(appendix G; RTF on an Intel Xeon Platinum 8255C){small}. Neither error rates nor RTFs compare across the
+line, the changes do. The difference to {first} is paired: both are judged on the
 same resampled utterances. RTF: seconds of computation per second of input, one thread, batch of one, medians
 of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
 turns.{_clock_note(evaluation)}</p>

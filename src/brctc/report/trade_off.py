@@ -12,7 +12,7 @@ from brctc.files import write_text
 from brctc.metrics import Comparison, compare
 from brctc.models import Model, load_model
 from brctc.report.evaluate import Progress, spread_indices
-from brctc.report.evaluation import describe_machine, scale, to_json
+from brctc.report.evaluation import describe_machine, scale
 from brctc.report.online import OnlineEvaluation, check_online, choose_utterances, evaluate_online
 from brctc.report.paper import PAPER_ONLINE
 from brctc.report.tables import NOTHING, Group, Table
@@ -208,10 +208,7 @@ def evaluate_trials(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> TradeOff:
-    """Evaluates all trained cells of a sweep. What was measured before is read from its file.
-
-    Writes report.json with everything into the directory.
-    """
+    """Evaluates all trained cells of a sweep. What was measured before is read from its file."""
     directory = Path(directory)
     utterances = len(choose_utterances(prepared, limit))
     result = "online.json" if utterances == len(prepared) else f"online-{utterances}.json"
@@ -223,9 +220,7 @@ def evaluate_trials(
             online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, progress)
             write_text(run / result, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
-    found = _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
-    write_text(directory / "report.json", to_json(found) + "\n")
-    return found
+    return _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
 
 
 def evaluate_runs(

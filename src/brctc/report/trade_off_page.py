@@ -105,7 +105,7 @@ def _headline(trade_off: TradeOff) -> str:
 
 
 def write_trade_off(trade_off: TradeOff, out: str | Path, command: str | None = None) -> None:
-    """Writes the page, which needs nothing else."""
+    """Writes the page, which needs nothing else, and its numbers into a JSON file beside it."""
     title = f"Errors against latency on {trade_off.corpus}"
     found = trade_off.trials[0].online
     about = f"""<p>An online recognizer is late by the time it takes to collect a chunk and its look-ahead
@@ -134,7 +134,8 @@ end of the last word to its prediction (negative where it is known before it is 
 was handed over.</p>
 """
     command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    made = provenance(command, trade_off.machine) + details("All numbers (JSON)", to_json(trade_off))
+    numbers = to_json(trade_off)
+    made = provenance(command, trade_off.machine) + details("All numbers (JSON)", numbers)
     contents = {
         "results": ("Errors and latency", results),
         "front": ("What nothing beats", _front(trade_off)),
@@ -142,6 +143,7 @@ was handed over.</p>
         "made": ("How this page was made", made),
     }
     write_text(Path(out), html_page(title, about, contents))
+    write_text(Path(out).with_suffix(".json"), numbers + "\n")
 
 
 def _front(trade_off: TradeOff) -> str:
