@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brctc.train import load_sweep
 from tests.cli.commands import SMALL
 from tests.data.sounds import write_digits, write_sentences
 
@@ -90,7 +91,27 @@ def test_python_snippets(document):
     namespace: dict = {}
     for snippet in snippets:
         exec(compile(snippet, document.name, "exec"), namespace)
-    assert snippets or document.name in ("math.md", "training.md")
+    assert snippets or document.name in ("math.md", "recipes.md", "training.md")
+
+
+def test_the_recipe_reference_is_up_to_date():
+    made = subprocess.run(
+        [sys.executable, ROOT / "docs" / "make_recipes.py"], capture_output=True, text=True, check=True
+    )
+    assert made.stdout == (ROOT / "docs" / "recipes.md").read_text()
+    assert "| `steps` | whole number from 1 |" in made.stdout
+    assert "[step, value] points" in made.stdout  # what stands below a field in the source
+
+
+def test_the_documented_sweep_can_be_read(tmp_path):
+    online = next(block for block in blocks(OWN_DATA, "yaml") if block.startswith("# mine-online.yaml"))
+    (tmp_path / "mine-online.yaml").write_text(online)
+    (sweep,) = blocks(ROOT / "docs" / "online.md", "yaml")
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    cells = load_sweep(tmp_path / "sweep.yaml", tmp_path / "out").cells
+    sizes = ("160+80", "160+160", "320+160", "320+320")
+    expected = {f"{method}-{size}" for method in ("vanilla", "emission") for size in sizes}
+    assert {cell.name for cell in cells} == expected
 
 
 @pytest.mark.parametrize("command", documented_commands())

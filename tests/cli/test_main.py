@@ -111,7 +111,9 @@ def test_the_extra_is_asked_for_at_the_door(tmp_path):
         check=False,
     )
     assert found.returncode == 2
-    assert found.stderr.startswith("brctc train needs the extra: pip install 'brctc[asr]' (missing: ")
+    assert found.stderr.startswith(
+        "brctc train needs the extra asr: in its checkout, pip install '.[asr]' (missing: "
+    )
     assert "tyro" in found.stderr
     assert found.stderr.count("\n") == 1
 

@@ -22,16 +22,16 @@ TINY = (
     "model.encoder.feed_forward_dim=16",
     "model.encoder.subsampling_channels=4",
     "batch_s=20",
-    "checkpoints={every_epochs: 1, keep: 1, average: 1}",
+    "checkpoints={every_steps: 3, keep: 1, average: 1}",
     "monitor={dev_utterances: 2, snapshot_steps: [0, 3], snapshot_utterances: 1, tensorboard: false}",
 )
 OFFLINE = (
     "model.encoder.first_layers=1",
     "model.encoder.second_layers=1",
-    "stages.first.epochs=1",
-    "stages.second.epochs=1",
+    "stages.first.steps=3",
+    "stages.second.steps=3",
 )
-ONLINE = ("model.encoder.layers=1", "stages.only.epochs=1")
+ONLINE = ("model.encoder.layers=1", "stages.only.steps=3")
 QUICK = ("--limit", "2", "--repeats", "1", "--beams", "2")
 
 
@@ -66,8 +66,8 @@ def add_times(manifest: Path) -> None:
 
 @pytest.mark.slow
 def test_from_a_folder_to_a_report(folder):
-    (snippet,) = blocks(OWN_DATA, "python")
-    exec(compile(snippet, OWN_DATA.name, "exec"), {})
+    write_manifests, recognize = blocks(OWN_DATA, "python")
+    exec(compile(write_manifests, OWN_DATA.name, "exec"), {})
     for recipe in blocks(OWN_DATA, "yaml"):
         name = re.match(r"# (\S+\.yaml)\n", recipe)[1]
         (folder / name).write_text(recipe)
@@ -107,3 +107,4 @@ def test_from_a_folder_to_a_report(folder):
     assert "brctc report exp/plain exp/early" in page
     assert "brctc latency exp/online exp/online-early" in (folder / "latency.html").read_text()
     assert said["stream exp/online-early recordings/anna/0001.wav --fast"].out.startswith("0001\t")
+    exec(compile(recognize, OWN_DATA.name, "exec"), {})

@@ -45,7 +45,9 @@ def call(name: str, arguments: Sequence[str]) -> int:
     """Runs a command; what the packages say of bad input becomes a line on stderr."""
     try:
         if missing := missing_packages():
-            hint = f"needs the extra: pip install 'brctc[asr]' (missing: {', '.join(missing)})"
+            hint = (
+                f"needs the extra asr: in its checkout, pip install '.[asr]' (missing: {', '.join(missing)})"
+            )
             return _say(f"brctc {name}", hint, FAILED)
         parse_and_run(name, arguments)
         sys.stdout.flush()

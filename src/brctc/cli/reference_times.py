@@ -22,7 +22,7 @@ def command(
       that are there already are kept, and compared with the aligner's.
     - It knows English. A text with a word that its dictionary lacks, or that does not fit its
       audio, is listed and has no times.
-    - It needs the extra: pip install 'brctc[align]'
+    - It needs the extra align: in the checkout, pip install '.[align]'
 
     Examples:
       brctc reference-times test.tsv --out test-times.tsv

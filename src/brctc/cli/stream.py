@@ -44,7 +44,7 @@ def command(
         audio: Audio files of any format that libsndfile reads, and of any rate.
         fast: As fast as can be computed, not in real time. Latencies are what they would be in real
             time: the audio that was waited for, and what its computation took.
-        microphone: Listen to the default microphone until Ctrl-C. Needs the extra: brctc[mic].
+        microphone: Listen to the default microphone until Ctrl-C. Needs the extra mic.
     """
     if bool(audio) == microphone:
         raise ValueError("say which AUDIO to play, or --microphone")

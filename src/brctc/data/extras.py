@@ -10,7 +10,7 @@ def check(modules: Iterable[str], extra: str = "asr") -> None:
     """Raises an ImportError if a module of the extra is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ImportError(f"brctc.data needs {', '.join(missing)}: pip install 'brctc[{extra}]'")
+        raise ImportError(f"brctc.data needs {', '.join(missing)}: in its checkout, pip install '.[{extra}]'")
 
 
 check(NEEDED)

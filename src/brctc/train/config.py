@@ -105,6 +105,7 @@ class OptimiserConfig(Config):
     """Adam, its rate over the steps of a stage, and what is done to gradients."""
 
     peak_rate: Positive
+    """The rate at the end of the warm-up."""
     betas: tuple[Share, Share] = (0.9, 0.98)
     warmup_steps: Annotated[int, Field(ge=0)]
     schedule: Literal["inverse-sqrt", "hold-cosine"] = "inverse-sqrt"
@@ -113,6 +114,7 @@ class OptimiserConfig(Config):
     floor: Share | None = None
     """hold-cosine: the last rate, as a share of the peak."""
     clip_norm: Positive = 5.0
+    """Longer gradients are shortened to this."""
     accumulate: Count = 1
     """In how many parts a batch is computed, one after the other or each on a process of its own."""
 
@@ -149,6 +151,7 @@ class WeightConfig(Config):
     inter: Share = 0.3
     """The intermediate CTC's share of ctc; the final one has the rest."""
     ctc: NotNegative
+    """Both CTC losses together."""
     attention: NotNegative = 0.0
     transducer: NotNegative = 0.0
 
@@ -168,15 +171,19 @@ class Stage(Config):
     """A part of the training with one objective."""
 
     epochs: Count | None = None
+    """How long it lasts; or `steps`."""
     steps: Count | None = None
     inherit: Literal["whole", "encoder"] | None = None
     """What the stage before (the first one: the recipe's `start`) leaves: all that both have, or the encoder
     with its CTC layers alone."""
     inter_risk: RiskConfig = RiskConfig()
+    """Of the CTC between the two halves of the encoder."""
     final_risk: RiskConfig = RiskConfig()
+    """Of the CTC behind it; the only one of an emformer."""
     peak_first: Factor = 0.0
     """Weight of peak-first regularisation beside the final CTC; a number or points, as a risk's factor."""
     trim: TrimConfig | None = None
+    """Cut what the intermediate CTC leaves blank, in front of the second half."""
     weights: WeightConfig
     curriculum: CurriculumConfig | None = None
     optimiser: OptimiserConfig | None = None
@@ -205,7 +212,9 @@ class CheckpointConfig(Config):
 
     every_steps: Count | None = None
     every_epochs: Count | None = None
+    """Or `every_steps`."""
     keep: Count = 10
+    """So many stay."""
     average: Count = 10
     """The model is the mean of so many checkpoints, the last ones of the last stage."""
 
@@ -235,7 +244,9 @@ class DecodeConfig(Config):
     method: Literal["ctc-greedy", "ctc-beam", "attention", "transducer-greedy", "transducer"] = "ctc-greedy"
     beam: Count = 10
     ctc_weight: Share = 0.5
+    """attention: the CTC's share of a hypothesis's score."""
     length_reward: float = 0.0
+    """attention: added for every token."""
 
 
 class Recipe(Config):
@@ -255,6 +266,7 @@ class Recipe(Config):
     by default."""
     seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["float32", "bf16"] = "float32"
+    """bf16: the network under autocast; losses and parameters stay float32."""
     stages: Annotated[dict[str, Stage], Field(min_length=1)]
     """By name, in the order in which they are trained."""
     checkpoints: CheckpointConfig
