@@ -237,3 +237,60 @@ def test_fuzz_ten_thousand_malformed_calls():
         except (ValueError, TypeError, RuntimeError):
             raised += 1
     assert 5_000 < raised < 10_000, "most calls are malformed, some are not"
+
+
+UNCHECKED = [
+    {"targets": with_value(TARGETS, (1, 1), 5)},
+    {"targets": with_value(TARGETS, (1, 0), 0)},
+    {"input_lengths": torch.tensor([8, 9, 6])},
+    {"input_lengths": torch.tensor([8, 0, 6])},
+    {"target_lengths": torch.tensor([2, 3, 1])},
+    {"target_lengths": torch.tensor([2, -1, 1])},
+    {"log_probs": with_value(SCORES, (2, 1), math.nan)},
+    {"log_probs": with_value(SCORES, (2, 1), math.inf)},
+]
+
+
+@pytest.mark.parametrize("from_logits", [False, True])
+@pytest.mark.parametrize("risk", [None, brctc.EarlyFinish(3.0), brctc.EarlyEmission(3.0)])
+@pytest.mark.parametrize("changes", UNCHECKED)
+def test_unchecked_an_utterance_with_something_wrong_is_nan_and_has_no_gradient(changes, risk, from_logits):
+    given = arguments(log_probs=SCORES) | changes
+    scores = given.pop("log_probs").clone().requires_grad_()
+    options = {"reduction": "none", "from_logits": from_logits, "backend": "reference"}
+    losses = brctc.bayes_risk_ctc_loss(
+        scores, **given, risk=risk, validate=False, zero_infinity=True, **options
+    )
+    assert losses.isnan().tolist() == [False, True, False]
+    losses.nansum().backward()
+    assert (scores.grad[:, 1] == 0).all()
+    good = SCORES.clone().requires_grad_()
+    expected = brctc.bayes_risk_ctc_loss(
+        good, **{k: v for k, v in arguments().items() if k != "log_probs"}, risk=risk, **options
+    )
+    expected[::2].sum().backward()
+    torch.testing.assert_close(losses[::2], expected[::2])
+    torch.testing.assert_close(scores.grad[:, ::2], good.grad[:, ::2])
+
+
+def test_a_risk_that_the_scores_dtype_does_not_hold():
+    class Huge(brctc.BayesRisk):
+        tokens, event = "last", "end"
+
+        def log_risk(self, groups):
+            return torch.full((T,), 1e39, dtype=torch.float64)
+
+    with pytest.raises(ValueError, match=r"Huge.log_risk is inf for the weighed token of utterance 0"):
+        brctc.bayes_risk_ctc_loss(**arguments(), risk=Huge())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_infinite_loss_has_no_gradient_whatever_is_made_of_it(backend):
+    given = arguments(input_lengths=torch.tensor([8, 1, 6]))  # two labels do not fit into a frame
+    scores = given.pop("log_probs").requires_grad_()
+    losses = brctc.bayes_risk_ctc_loss(scores, **given, reduction="none", backend=backend)
+    (losses**2).sum().backward()
+    assert losses.isinf().tolist() == [False, True, False]
+    assert (scores.grad[:, 1] == 0).all()
+    assert scores.grad.isfinite().all()
+    assert scores.grad[:, ::2].abs().sum() > 0

@@ -237,3 +237,24 @@ def test_tanh_keeps_its_digits():
     expected = -(1 - torch.sigmoid(h)) * (1 - h * h)
     torch.testing.assert_close(grad.double(), expected, rtol=1e-6, atol=2e-7)
     torch.testing.assert_close(loss.double(), torch.nn.functional.softplus(-h).sum(), rtol=1e-6, atol=0)
+
+
+def test_unchecked_an_utterance_with_something_wrong_is_nan_and_has_no_gradient():
+    logits = torch.randn(3, 5, 3, 4)
+    targets = torch.tensor([[1, 2], [3, 1], [2, 0]])
+    lengths, counts = torch.tensor([5, 4, 5]), torch.tensor([2, 2, 1])
+    expected = brctc.transducer_loss(logits, targets, lengths, counts, backend="reference", reduction="none")
+    wrong = [
+        (logits, torch.tensor([[1, 2], [3, 9], [2, 0]]), lengths, counts),
+        (logits, targets, torch.tensor([5, 9, 5]), counts),
+        (logits, targets, lengths, torch.tensor([2, 3, 1])),
+        (logits.clone().index_fill_(0, torch.tensor([1]), math.nan), targets, lengths, counts),
+    ]
+    for values, *rest in wrong:
+        scores = values.clone().requires_grad_()
+        losses = brctc.transducer_loss(scores, *rest, backend="reference", reduction="none", validate=False)
+        assert losses.isnan().tolist() == [False, True, False]
+        torch.testing.assert_close(losses[::2], expected[::2])
+        losses.nansum().backward()
+        assert (scores.grad[1] == 0).all()
+        assert scores.grad.isfinite().all()

@@ -100,7 +100,13 @@ def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Leng
     scores = torch.empty(1).expand(frames, input_lengths.numel(), classes)
     # labels are not checked here: there is no vocabulary to check them against
     inputs, _ = prepare_inputs(scores, targets, input_lengths, target_lengths, 0, False)
-    check_values(inputs._replace(targets=inputs.targets.clamp(min=1)))
+    for n, length in enumerate(inputs.input_lengths.tolist()):
+        if length < 0:
+            raise ValueError(f"input_lengths[{n}] is {length}, expected 0 or more")
+    # an utterance without frames is one that no path fits into
+    check_values(
+        inputs._replace(targets=inputs.targets.clamp(min=1), input_lengths=inputs.input_lengths.clamp(min=1))
+    )
     needed = frames_needed(pad_targets(inputs).targets, inputs.target_lengths).tolist()
     given = inputs.input_lengths.tolist()
     return [Infeasible(n, a, b) for n, (a, b) in enumerate(zip(needed, given, strict=True)) if a > b]

@@ -160,7 +160,7 @@ def risk_loss(
     _check_shape(name, log_risk, groups)
     log_share, tokens = groups.log_share, groups.target_lengths
     if risk.tokens == "last":
-        last = (tokens - 1).clamp(min=0)[:, None, None]
+        last = (tokens - 1).clamp(0, groups.targets.shape[1] - 1)[:, None, None]
         log_share = log_share.gather(1, last.expand(-1, 1, log_share.shape[2]))
         log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
         tokens = tokens.clamp(max=1)
@@ -168,7 +168,7 @@ def risk_loss(
     # a trace cannot look at values: a NaN risk shows as a NaN loss there
     looks = validate and not torch.compiler.is_compiling() and not losses.is_meta
     if looks and losses.isnan().any():
-        _raise_for_value(name, log_risk, log_share > -math.inf)
+        _raise_for_value(name, log_risk.to(log_share.dtype), log_share > -math.inf)
     return losses
 
 

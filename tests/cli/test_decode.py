@@ -31,6 +31,8 @@ def folder(tmp_path_factory):
         system.encoder.ctc.bias[:2] = -1  # it shall say words
     save_model(folder / "model", system, tokenizer, FeatureConfig(), None, {})
     save_model(folder / "early", system, tokenizer, FeatureConfig(), None, {"risk": {"kind": "early-finish"}})
+    risks = {"risk": {"kind": "none"}, "final_risk": "early-finish"}
+    save_model(folder / "finally-early", system, tokenizer, FeatureConfig(), None, risks)
     return folder
 
 
@@ -68,11 +70,27 @@ def test_files_of_all_kinds(folder):
     assert "IntervalTier" in (folder / "grids" / "u2.TextGrid").read_text()
 
 
-def test_no_times_of_a_model_that_finishes_early(folder):
-    found = brctc(folder, "decode", "early", "u0.wav", "--ctm", "early.ctm")
+def test_folders_of_files_are_made(folder):
+    found = brctc(folder, "decode", "model", "u0.wav", "--jsonl", "new/deep/a.jsonl", "--ctm", "other/a.ctm")
+    assert found.code == 0, found.err
+    assert (folder / "new" / "deep" / "a.jsonl").exists()
+    assert (folder / "other" / "a.ctm").exists()
+
+
+def test_utterances_whose_files_would_be_one(folder):
+    path = folder / "u0.wav"
+    write_manifest(folder / "same.tsv", [Row("s/a", "one", path, 1.0), Row("s_a", "two", path, 1.0)])
+    found = brctc(folder, "decode", "model", "--manifest", "same.tsv", "--srt", "both")
+    assert (found.code, found.out) == (2, "")
+    assert found.err == "brctc decode: s/a and s_a would both be written to s_a\n"
+
+
+@pytest.mark.parametrize("model", ["early", "finally-early"])
+def test_no_times_of_a_model_that_finishes_early(folder, model):
+    found = brctc(folder, "decode", model, "u0.wav", "--ctm", "early.ctm")
     assert found.code == 2
     assert "brctc decode: there are no times to write: the model was trained to finish early" in found.err
-    assert brctc(folder, "decode", "early", "u0.wav").code == 0
+    assert brctc(folder, "decode", model, "u0.wav").code == 0
 
 
 def test_a_run_and_a_prepared_split(trained):
@@ -96,6 +114,7 @@ def test_a_run_and_a_prepared_split(trained):
         (("model", "nowhere.wav"), "nowhere.wav: no such file"),
         (("model", "all.tsv"), "all.tsv: not readable as audio"),
         (("model", "u0.wav", "--beam", "0"), "beam is 0"),
+        (("model", "u0.wav", "--jsonl", "model"), "--jsonl model is a directory: say a file"),
         (("model", "u0.wav", "--method", "attention"), 'method is "attention", but the model has no such'),
         (("model", "u0.wav", "other/u0.wav"), "u0.wav and other/u0.wav would both be u0"),
         (("srt", "u0.wav"), "srt holds no model"),

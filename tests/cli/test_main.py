@@ -119,8 +119,8 @@ def test_the_extra_is_asked_for_at_the_door(tmp_path):
 
 
 def test_assignments():
-    given = (("a.b=1", "c=[1, x]"), ("d=3e-4", "e=", "f=a=b"))
-    assert parse_assignments(given) == {"a.b": 1, "c": [1, "x"], "d": 3e-4, "e": None, "f": "a=b"}
+    given = (("a.b=1", "c=[1, x, 1e-1]"), ("d=3e-4", "e=", "f=a=b"))
+    assert parse_assignments(given) == {"a.b": 1, "c": [1, "x", 0.1], "d": 3e-4, "e": None, "f": "a=b"}
     for wrong, message in (("a", "key=value, got 'a'"), ("=1", "key=value"), ("a=[", "not YAML")):
         with pytest.raises(ValueError, match=message):
             parse_assignments(((wrong,),))

@@ -1,6 +1,7 @@
 """`brctc stream`: what it prints in a pipe and on a terminal, and what it refuses."""
 
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -97,7 +98,9 @@ def test_microphone_as_a_file_gives_it(folder, capsys):
 
     def blocks():
         yield from np.split(samples, 200)
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # whatever is being done then
+        yield samples[:0]
+        raise AssertionError("it has been stopped")
 
     stream.listen(recognizer, blocks())
     found = capsys.readouterr()
@@ -113,7 +116,7 @@ def test_no_microphone(folder):
     """Here is none; what is missing for it is named."""
     found = brctc(folder, "stream", "online", "--microphone")
     assert found.code == 2
-    extra = r"brctc.data needs sounddevice: pip install 'brctc\[mic\]'"
+    extra = r"brctc.data needs sounddevice: in its checkout, pip install '.\[mic\]'"
     library, device = "PortAudio library not found: .*libportaudio2", "there is no microphone that records"
     assert re.match(f"brctc stream: ({extra}|{library}|{device})", found.err)
 

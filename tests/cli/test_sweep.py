@@ -1,7 +1,9 @@
 """`brctc sweep` on strings of tones: killed, continued, not repeated."""
 
+import gzip
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -129,6 +131,8 @@ def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
     assert "vanilla has a conformer" in mixed.err  # before the first is measured
     assert "decoding" not in mixed.err
     assert brctc(folder, "latency", runs[0], "--out", "out").err.endswith("is a directory: say a file\n")
+    numbers = brctc(folder, "latency", runs[0], "--out", "latency.json")
+    assert numbers.err.endswith("--out latency.json is where the page's numbers go: say latency.html\n")
     offline = brctc(trained[0], "latency", "vanilla")
     assert offline.code == 2
     assert "which takes no streams: use an emformer" in offline.err
@@ -146,3 +150,19 @@ def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
     refused = brctc(folder, "sweep", "sweep.yaml", "--out", "elsewhere", "--limit", "0")
     assert (refused.code, refused.err) == (2, "brctc sweep: limit is 0, expected at least 1\n")
     assert not (folder / "elsewhere").exists()
+
+
+def test_a_test_set_that_has_changed_is_measured_anew(swept, tmp_path):
+    folder, _ = swept
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    cuts = changed / "prepared" / "test.cuts.jsonl.gz"
+    first, *others = gzip.decompress(cuts.read_bytes()).decode().splitlines()
+    text = json.loads(first)["supervisions"][0]["text"]
+    first = first.replace(json.dumps(text), json.dumps(f"{text} {text.split()[0]}"))
+    cuts.write_bytes(gzip.compress("\n".join([first, *others, ""]).encode()))
+    before = (changed / "out" / "vanilla-320+160" / "online.json").read_text()
+    found = brctc(changed, *COMMAND)
+    assert found.code == 0, found.err
+    after = (changed / "out" / "vanilla-320+160" / "online.json").read_text()
+    tokens = [json.loads(text)["error"]["tokens"] for text in (before, after)]
+    assert tokens[1] == tokens[0] + 1

@@ -203,3 +203,14 @@ def test_nothing_to_prepare(tmp_path):
         prepare_manifest(path, tmp_path / "out", "x")
     with pytest.raises(ValueError, match="would be empty"):
         prepare_manifest([Row("u", "", tmp_path / "gone.wav", 1.0)], tmp_path / "out", "x", skip_bad=True)
+
+
+def test_audio_too_short_for_the_encoder(good, tmp_path):
+    path = write(tmp_path / "audio" / "short.wav", noise(0.06, 9))
+    rows = [*good, Row("short", "word", path, 0.06)]
+    with pytest.raises(
+        PreparationError, match=r"short: the audio is too short: 4x subsampling leaves nothing"
+    ):
+        prepare_manifest(rows, tmp_path / "out", "train")
+    summary = prepare_manifest(rows, tmp_path / "out", "train", skip_bad=True)
+    assert summary.utterances == len(good)

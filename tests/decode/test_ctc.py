@@ -140,6 +140,7 @@ def test_frames_of_given_tokens():
     found = ctc_frames(logits, torch.tensor([10, 3]), [[3, 3, 1, 2], [3, 3, 1]])
     assert found == [([1, 4, 5, 7], [2, 4, 6, 7]), None]  # three frames cannot hold 3 blank 3 1
     assert ctc_frames(logits, torch.tensor([10, 3]), [[], []]) == [([], []), ([], [])]
+    assert ctc_frames(logits, torch.tensor([0, 0]), [[], [3]]) == [([], []), None]  # nothing was heard
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_to_json_and_back(model, split):
     found = evaluate_online(model, split, limit=3, streamed=1)
     assert OnlineEvaluation.from_json(found.to_json()) == found
     with pytest.raises(ValueError, match="not an evaluation: error: Field required"):
-        OnlineEvaluation.from_json('{"utterances": 3, "unit": "word"}')
+        OnlineEvaluation.from_json('{"utterances": 3, "digest": "", "unit": "word"}')
 
 
 def test_no_reference_times(model, tmp_path):

@@ -25,6 +25,7 @@ def trial(method, drift_ms, wrong, chunk_ms=320.0):
     texts = (" ".join(said[:4]), " ".join(said[4:]))
     found = OnlineEvaluation(
         utterances=2,
+        digest="",
         unit="word",
         error=error_rate(TEXTS, texts),
         texts=texts,

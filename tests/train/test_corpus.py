@@ -1,10 +1,12 @@
 """From a recipe to prepared splits: a user's own manifests, and what does not fit together."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
 
-from brctc.data import Row, write_manifest
+from brctc.data import PreparationError, Prepared, Row, write_manifest
 from brctc.models import load_model
 from brctc.train import RecipeError, train
 from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
@@ -48,6 +50,21 @@ def test_own_manifests(manifests, tmp_path):
     train_split, dev_split = open_corpus(recipe)
     assert [u.id for u in train_split.utterances][:2] == ["train-0", "train-0_sp1.1"]
     assert [u.id for u in dev_split.utterances] == ["dev-0", "dev-1"]
+
+
+def test_bad_rows_are_left_out_if_that_is_wanted(manifests, tmp_path):
+    bad = Path(manifests["train"]).with_name("bad.tsv")
+    header, *rows = Path(manifests["train"]).read_text().splitlines()
+    number = header.split("\t").index("duration")
+    cells = rows[0].split("\t")
+    cells[number] = "abc"
+    bad.write_text("\n".join([header, "\t".join(cells), *rows[1:], ""]))
+    corpus = {"manifests": manifests | {"train": str(bad)}, "prepared": str(tmp_path / "prepared")}
+    with pytest.raises(PreparationError, match="duration is 'abc'"):
+        prepare_recipe(recipe_of(manifests, tmp_path, corpus=corpus))
+    prepare_recipe(recipe_of(manifests, tmp_path, corpus=corpus | {"options": {"skip_bad": True}}))
+    train_split = Prepared(tmp_path / "prepared", "train")
+    assert len({u.id.partition("_")[0] for u in train_split.utterances}) == 5
 
 
 def test_other_features_are_refused(manifests, tmp_path):

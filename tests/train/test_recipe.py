@@ -115,6 +115,7 @@ REFUSED = [
     ("augment.trim_tail", 5, "unknown key; did you mean augment.trim_tail_frames?"),
     ("stages.first.trim", {"threshold": 2}, "stages.first.trim.threshold: input should be less than 1"),
     ("stages.first.curriculum.share", 1.5, "stages.first.curriculum.share: "),
+    ("decode.ctc_weight", 1.0, "decode.ctc_weight: "),
     ("checkpoints.average", 4, "checkpoints.average: 4 are to be averaged, but keep is 3"),
     ("checkpoints.every_epochs", 1, "checkpoints.every_steps: say either every_steps or every_epochs"),
     ("decode.method", "transducer", "decode.method: the last stage does not train the decoder"),

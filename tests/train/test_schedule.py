@@ -40,6 +40,14 @@ def test_hold_cosine():
     assert learning_rate(optimiser, 9999, 4500) == pytest.approx(2e-3 * 0.02)
 
 
+def test_the_warm_up_is_part_of_what_is_held():
+    optimiser = OptimiserConfig(peak_rate=1.0, warmup_steps=50, schedule="hold-cosine", hold=0.1, floor=0.0)
+    rates = [learning_rate(optimiser, step, 100) for step in range(100)]
+    assert max(rates) == rates[49] == 1.0
+    assert rates[50:] == sorted(rates[50:], reverse=True)
+    assert rates[-1] == 0
+
+
 @pytest.mark.parametrize(
     ("step", "factor"),
     [(0, 0), (150, 0), (225, 12.5), (300, 25), (799, 25), (800, 25), (1650, 15.5), (2500, 6), (9000, 6)],

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from brctc.data import Utterance
-from brctc.train.config import CurriculumConfig
+from brctc.train.config import CurriculumConfig, Stage, WeightConfig
 from brctc.train.stream import BatchStream, Position, derive_seed
 
 LABELS = [1 + i % 8 for i in range(80)]
@@ -21,7 +21,7 @@ def take(count, position=None, **options):
 
 
 def test_an_epoch_is_everything_once():
-    steps = stream().epoch_steps()
+    steps = stream().steps_of(1)
     batches = take(2 * steps + 1)
     seen = [i for batch in batches[:steps] for i in batch.indices]
     assert sorted(seen) == list(range(80))
@@ -52,8 +52,16 @@ def test_curriculum():
 def test_curriculum_without_a_share_sees_everything_afterwards():
     batches = take(50, curriculum=CurriculumConfig(max_labels=2, only_steps=5))
     assert all(LABELS[i] <= 2 for batch in batches[:5] for i in batch.indices)
-    steps = stream().epoch_steps()
+    steps = stream().steps_of(1)
     assert sorted(i for batch in batches[5 : 5 + steps] for i in batch.indices) == list(range(80))
+
+
+@pytest.mark.parametrize(("only_steps", "share"), [(30, None), (0, 0.5), (7, 0.25)])
+def test_epochs_with_a_curriculum_last_as_long_as_they_say(only_steps, share):
+    curriculum = CurriculumConfig(max_labels=2, only_steps=only_steps, share=share)
+    total = stream(curriculum).steps_of(2)
+    ends = [batch.after.epoch >= 2 for batch in take(total, curriculum=curriculum)]
+    assert ends == [False] * (total - 1) + [True]
 
 
 @pytest.mark.parametrize(("most", "share"), [(0, 0.5), (8, 0.5)])
@@ -68,3 +76,10 @@ def test_seeds_have_nothing_in_common():
     assert len(seeds) == 500
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(1, 23) != derive_seed(12, 3)
+
+
+def test_epochs_that_would_never_end():
+    only_short = CurriculumConfig(max_labels=2, share=1)
+    with pytest.raises(ValueError, match="so that no epoch would end: say steps, not epochs"):
+        Stage(epochs=2, weights=WeightConfig(ctc=1), curriculum=only_short)
+    assert Stage(steps=2, weights=WeightConfig(ctc=1), curriculum=only_short).steps == 2

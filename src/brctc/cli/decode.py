@@ -1,13 +1,13 @@
 """`brctc decode`"""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import OptionalDirectory, OptionalFile
+from brctc.cli.shared import OptionalDirectory, OptionalFile, check_file
 from brctc.data import Prepared, read_manifest
 from brctc.decode import Recognizer, Result, write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.recognizer import NO_ALIGNMENT, Method
@@ -64,12 +64,16 @@ def command(
     """
     if (bool(audio), manifest is not None, prepared is not None).count(True) != 1:
         raise ValueError("say one of AUDIO..., --manifest and --prepared")
+    check_file(jsonl, "--jsonl")
+    check_file(ctm, "--ctm")
     recognizer = Recognizer.from_directory(model_directory(model))
     given = {"method": method, "beam": beam, "ctc_weight": ctc_weight, "length_reward": length_reward}
     recipe = recognizer.model.description.get("recipe", {}).get("decode", {})
     options = recipe | {name: value for name, value in given.items() if value is not None}
     sources, texts = find_sources(audio, manifest, prepared, split)
     times = any(path is not None for path in (ctm, srt, textgrid))
+    if srt is not None or textgrid is not None:
+        check_names(texts or {})
 
     def show(result: Result) -> None:
         print(f"{result.id}\t{result.text}", flush=True)
@@ -107,6 +111,20 @@ def find_sources(
     return iter(audio), None
 
 
+def file_name(utterance: str) -> str:
+    """What the files of an utterance are called."""
+    return utterance.replace("/", "_")
+
+
+def check_names(utterances: Iterable[str]) -> None:
+    """Refuses two utterances whose files would be one."""
+    by_name: dict[str, str] = {}
+    for utterance in utterances:
+        other = by_name.setdefault(file_name(utterance), utterance)
+        if other != utterance:
+            raise ValueError(f"{other} and {utterance} would both be written to {file_name(utterance)}")
+
+
 def batches(sources: Iterator[Source], size: int) -> Iterator[list[Source]]:
     """So many at a time: features are in memory only while they are recognized."""
     batch: list[Source] = []
@@ -132,7 +150,7 @@ def write_times(results: Sequence[Result], ctm: Path | None, srt: Path | None, t
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
             for result in timed:
-                write(directory / (result.id.replace("/", "_") + suffix), result)
+                write(directory / (file_name(result.id) + suffix), result)
     if any(path is not None for path in (ctm, srt, textgrid)):
         for result in results:
             if result.word_times is None:

@@ -7,7 +7,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import check_file, progress_bars
+from brctc.cli.shared import check_page, progress_bars
 from brctc.report import evaluate_runs, to_rich, trade_off_table, write_trade_off
 
 
@@ -36,7 +36,7 @@ def command(
         limit: Decode so many utterances, spread over the split.
         out: Gets the report, an HTML page; its numbers go into a JSON file beside it.
     """
-    check_file(out)
+    check_page(out)
     models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
         trade_off = evaluate_runs(models, corpus, limit=limit, progress=progress)

@@ -17,7 +17,7 @@ from brctc.data import (
     prepare_corpus,
     prepare_manifest,
 )
-from brctc.data.manifest import parse_manifest
+from brctc.data.prepare import training_texts
 
 CHARACTERS, FILTERBANK = TokenConfig(), FeatureConfig()
 
@@ -112,8 +112,7 @@ def training_tokens(manifests: dict[str, Path], tokens: TokenConfig) -> TokenCon
     """BPE is made from the training texts, and then counts the tokens of every split."""
     if tokens.kind != "bpe" or "train" not in manifests:
         return tokens
-    rows, _ = parse_manifest(manifests["train"])
-    return Tokenizer.train([row.text for row in rows if row.text], tokens)
+    return Tokenizer.train(training_texts(manifests["train"]), tokens)
 
 
 def show(summaries: list[Summary], out: Path) -> None:

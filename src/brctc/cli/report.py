@@ -9,7 +9,7 @@ from tyro.conf import arg
 
 from brctc.cli.evaluate import show
 from brctc.cli.runs import Runs
-from brctc.cli.shared import check_file, progress_bars
+from brctc.cli.shared import check_page, progress_bars
 from brctc.report import Evaluation, make_report, write_report
 
 
@@ -33,7 +33,7 @@ def command(
         out: The page; what is measured goes into a JSON file beside it.
         evaluation: What `brctc evaluate` has measured of these runs.
     """
-    check_file(out)
+    check_page(out)
     made_by = shlex.join(["brctc", *sys.argv[1:]])
     if evaluation is not None:
         write_report(runs, out, Evaluation.load(evaluation), command=made_by)

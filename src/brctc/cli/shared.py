@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tyro.conf import UseAppendAction, arg
 
+from brctc.train.recipe import RecipeLoader
+
 Assignments = Annotated[
     tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
 ]
@@ -28,20 +30,10 @@ def parse_assignments(given: Assignments) -> dict[str, Any]:
         if not sign or not key:
             raise ValueError(f"--set takes key=value, got {text!r}")
         try:
-            found[key] = yaml.safe_load(value)
+            found[key] = yaml.load(value, Loader=RecipeLoader)
         except yaml.YAMLError:
             raise ValueError(f"--set {key}: {value!r} is not YAML") from None
-        if isinstance(found[key], str):
-            found[key] = _number(found[key])
     return found
-
-
-def _number(text: str) -> float | str:
-    """YAML takes 3e-4 for a text."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def recipes_directory() -> Path:
@@ -91,10 +83,17 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def check_file(out: Path) -> None:
+def check_file(out: Path | None, option: str = "--out") -> None:
     """Before the work that it is for."""
-    if out.is_dir():
-        raise ValueError(f"--out {out} is a directory: say a file")
+    if out is not None and out.is_dir():
+        raise ValueError(f"{option} {out} is a directory: say a file")
+
+
+def check_page(out: Path) -> None:
+    """A page has its numbers beside it, in a JSON file of the same name."""
+    check_file(out)
+    if out.suffix == ".json":
+        raise ValueError(f"--out {out} is where the page's numbers go: say {out.with_suffix('.html')}")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,8 +1,9 @@
 """`brctc stream`"""
 
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -76,9 +77,23 @@ def listen(recognizer: StreamingRecognizer, blocks: Iterator[np.ndarray]) -> Non
 
 
 def until_stopped(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Ctrl-C while a block is waited for is the end of the blocks."""
-    with suppress(KeyboardInterrupt):
-        yield from blocks
+    """Ctrl-C is the end of the blocks, whatever is being done: what was said before is still recognized. A
+    second one is as ever."""
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        for block in blocks:
+            yield block
+            if stopped:
+                return
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def show_tokens(
@@ -92,7 +107,7 @@ def show_tokens(
             latencies.append(1000 * (known_s - token.fired_s))
             fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
             print(f"{name}\t{token.piece}\t{fields}", flush=True)
-            show(recognizer.text)
+            show(lambda: recognizer.text)
     print(f"{name}\t{recognizer.text}", flush=True)
     if latencies:
         mean, worst = sum(latencies) / len(latencies), max(latencies)
@@ -102,11 +117,11 @@ def show_tokens(
 
 
 @contextmanager
-def partial_text() -> Iterator[Callable[[str], None]]:
+def partial_text() -> Iterator[Callable[[Callable[[], str]], None]]:
     """Text at the bottom of the terminal, below what is printed; nothing where there is none."""
     console = Console()
     if not console.is_terminal:
         yield lambda text: None
         return
     with Live(Text(), console=console, transient=True, auto_refresh=False) as live:
-        yield lambda text: live.update(Text(text, style="bold"), refresh=True)
+        yield lambda text: live.update(Text(text(), style="bold"), refresh=True)

@@ -131,12 +131,19 @@ def _tokenizer(texts: list[str], tokens: TokenConfig | Tokenizer | None) -> Toke
     return Tokenizer.train(texts, tokens or TokenConfig()) if texts else None
 
 
+def training_texts(manifest: str | Path) -> list[str]:
+    """The texts that tokens are made from. Rows that cannot be read are named when the split is prepared."""
+    return [row.text for row in parse_manifest(manifest)[0] if row.text]
+
+
 def length_problem(text: str, frames: int, tokenizer: Tokenizer, subsampling: int) -> str | None:
     """Says so if CTC cannot align a text with its frames."""
     if frames == 0:
         return "the audio is too short for one frame"
-    ids = tokenizer.encode(text)
     given = subsampled(frames, subsampling)
+    if given == 0:
+        return f"the audio is too short: {subsampling}x subsampling leaves nothing of its {frames} frames"
+    ids = tokenizer.encode(text)
     if 2 * len(ids) <= given:  # enough whatever repeats there are
         return None
     infeasible = check_feasible(torch.tensor([ids]), [given], [len(ids)])

@@ -113,11 +113,13 @@ def ctc_frames(
     padded = torch.full((len(tokens), max(counts, default=0)), int(blank == 0))
     for row, labels in zip(padded, tokens, strict=True):
         row[: len(labels)] = torch.tensor(labels, dtype=torch.long)
-    found = best_path(logits.transpose(0, 1), padded, lengths, counts, blank, from_logits=True)
+    # without frames there is no path, but that of no tokens
+    found = best_path(logits.transpose(0, 1), padded, lengths.clamp(min=1), counts, blank, from_logits=True)
+    possible = (found.score > -math.inf) & ((lengths > 0) | (torch.tensor(counts) == 0))
     return [
-        (start[:count], end[:count]) if score > -math.inf else None
-        for start, end, count, score in zip(
-            found.start.tolist(), (found.end - 1).tolist(), counts, found.score.tolist(), strict=True
+        (start[:count], end[:count]) if fits else None
+        for start, end, count, fits in zip(
+            found.start.tolist(), (found.end - 1).tolist(), counts, possible.tolist(), strict=True
         )
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brctc.data.manifest import WordTime
 from brctc.decode.result import Result
+from brctc.files import write_text
 
 CUE_CHARACTERS = 84  # two lines of 42, as subtitles usually are
 CUE_PAUSE_S = 1.0
@@ -110,4 +111,4 @@ def _quoted(text: str) -> str:
 
 
 def _write(path: str | Path, lines: list[str]) -> None:
-    Path(path).write_text("".join(lines), encoding="utf-8", newline="\n")
+    write_text(Path(path), "".join(lines))

@@ -142,10 +142,10 @@ class Recognizer:
         return [best[0] for best in nbest]
 
     def _no_times(self, wanted: bool) -> str | None:
-        risk = self.model.description.get("risk")
-        kind = risk.get("kind") if isinstance(risk, dict) else risk
-        if kind in ("EarlyFinish", "early-finish"):
-            return EARLY_FINISH
+        for risk in map(self.model.description.get, ("risk", "final_risk")):
+            kind = risk.get("kind") if isinstance(risk, dict) else risk
+            if kind in ("EarlyFinish", "early-finish"):
+                return EARLY_FINISH
         return None if wanted else NOT_WANTED
 
     def _spans(

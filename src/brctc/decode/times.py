@@ -44,14 +44,16 @@ def word_times(
 ) -> tuple[WordTime, ...]:
     """Each word of the text, from the start of its first token to the end of its last one."""
     spans: list[tuple[float, float]] = []
+    before = 0  # the last token that is part of a word
     for k, (token, time) in enumerate(zip(tokens, times, strict=True)):
         if not tokenizer.decode([token]).strip():
             continue  # a space belongs to no word
-        # the tokenizer alone knows where words begin: this token is part of the last one so far
-        if len(tokenizer.decode(tokens[: k + 1]).split()) > len(spans):
+        # the tokenizer alone knows where words begin, and needs no more than the two tokens to tell
+        if not spans or len(tokenizer.decode(tokens[before : k + 1]).split()) > 1:
             spans.append((time.start_s, time.end_s))
         else:
             spans[-1] = spans[-1][0], time.end_s
+        before = k
     words = tokenizer.decode(tokens).split()
     return tuple(WordTime(word, *span) for word, span in zip(words, spans, strict=True))
 

@@ -154,7 +154,15 @@ def _weigh_gradient(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tens
     if gradient.shape != scores.shape or gradient.dtype != scores.dtype:
         found = f"{gradient.dtype} {tuple(gradient.shape)}"
         raise ValueError(f"gradient is {found}, expected {scores.dtype} {tuple(scores.shape)}")
-    return gradient * grad_loss.to(gradient.dtype)[:, None]
+    return gradient * _where_possible(grad_loss, gradient).to(gradient.dtype)[:, None]
+
+
+def _where_possible(grad_loss: Tensor, gradient: Tensor) -> Tensor:
+    """What comes back for each loss. That of an utterance without a path is often infinite, and times its
+    gradient, which is zero, would be NaN."""
+    if grad_loss.isfinite().all():
+        return grad_loss
+    return grad_loss.masked_fill((gradient == 0).all(-1).all(0), 0.0)
 
 
 def _path_groups(
@@ -262,7 +270,7 @@ class _Loss(torch.autograd.Function):
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
             dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
         elif grad.dim():
-            dense.mul_(grad[:, None])
+            dense.mul_(_where_possible(grad, dense)[:, None])
         elif grad.item() != 1:
             dense.mul_(grad)
         return dense, None, None

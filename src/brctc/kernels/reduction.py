@@ -16,7 +16,7 @@ def reduce_losses(losses: Tensor, target_lengths: Tensor, reduction: str, zero_i
     as the loss of a small batch.
     """
     if zero_infinity:
-        losses = losses.where(losses.isfinite(), 0.0)
+        losses = losses.where(~losses.isinf(), 0.0)  # NaN, of what could not be read, is not hidden
     if reduction == "none":
         return losses
     if reduction == "sum":

@@ -28,11 +28,11 @@ def loss(
     inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool, validate: bool = True
 ) -> Tensor:
     """-log of the summed path probabilities, weighed by a delay penalty or not at all; reduced."""
-    emissions, skip, inputs = _lattice(inputs, validate)
+    emissions, skip, inputs, bad = _lattice(inputs, validate)
     alpha = _forward(
         emissions, skip, _start_weights(risk.penalty, inputs) if isinstance(risk, DelayPenalty) else None
     )
-    losses = -_hide_never(_final(alpha, inputs))
+    losses = torch.where(bad, math.nan, -_hide_never(_final(alpha, inputs)))
     return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
 
@@ -49,12 +49,13 @@ def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, to
     exists = torch.arange(log_share.shape[1], device=tokens.device) < tokens[:, None]
     log_objective = torch.where(exists, log_objective, 0).sum(1) / tokens.clamp(min=1)
     # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
-    return torch.where(log_objective == -math.inf, math.inf, -(log_likelihood + log_objective))
+    forbidden = (log_objective == -math.inf) & ~log_likelihood.isnan()
+    return torch.where(forbidden, math.inf, -(log_likelihood + log_objective))
 
 
 def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
-    emissions, skip, inputs = _lattice(inputs, validate)
+    emissions, skip, inputs, bad = _lattice(inputs, validate)
     alpha = _forward(emissions, skip)
     total = _final(alpha, inputs)
     if event == "end":
@@ -67,11 +68,12 @@ def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tens
     posterior = posterior.transpose(1, 2)  # (N, U, T)
     possible = _valid(inputs) & (posterior > NEVER / 2) & (total > NEVER / 2)[:, None, None]
     share = torch.where(possible, posterior - total[:, None, None], -math.inf)
-    return share, _hide_never(total)
+    return share, torch.where(bad, math.nan, _hide_never(total))
 
 
-def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs]:
-    """Emissions (N, T, S) of every state, and where a state may be reached by a skip (N, S)."""
+def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Tensor]:
+    """Emissions (N, T, S) of every state, where a state may be reached by a skip (N, S), the inputs with
+    lengths that can be used, and which utterances (N) have something wrong: none if they are validated."""
     validate = validate and not inputs.scores.is_meta
     if validate:
         check_values(inputs)
@@ -81,30 +83,51 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs]:
     )
     scores = inputs.scores.transpose(0, 1)  # (N, T, C)
     batch, frames, classes = scores.shape
-    in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
-    scores = torch.where(in_time[:, :, None], scores, 0)  # NaN in the padding would reach its gradient
-    if inputs.from_logits:
-        scores = scores.log_softmax(-1)
+    bad = _unfit(inputs)
     # padding may hold any number: it only has to be a class
     targets = inputs.targets.to(scores.device).clamp(0, classes - 1)
     states = targets.new_full((batch, 2 * targets.shape[1] + 1), inputs.blank)
     states[:, 1::2] = targets
-    emissions = scores.gather(2, states[:, None, :].expand(-1, frames, -1))
-    if validate:
-        _check_emissions(emissions, in_time, inputs)
+    at = states[:, None, :].expand(-1, frames, -1)
+    in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
+    used = torch.arange(states.shape[1], device=scores.device) <= 2 * inputs.target_lengths[:, None]
+    wrong = in_time & _unreadable(scores.detach(), at, used, inputs.from_logits)
+    if validate and wrong.any():
+        n, t = wrong.nonzero()[0].tolist()
+        raise ValueError(unreadable(inputs.from_logits, t, n))
+    bad = bad | wrong.any(1)
+    # NaN in the padding, and in what cannot be read, would reach its gradient
+    scores = torch.where((in_time & ~bad[:, None])[:, :, None], scores, 0)
+    if inputs.from_logits:
+        scores = scores.log_softmax(-1)
+    emissions = scores.gather(2, at)
     emissions = torch.where(emissions > SMALLEST_LOG, emissions, NEVER)
     skip = torch.zeros_like(states, dtype=torch.bool)
     skip[:, 3::2] = targets[:, 1:] != targets[:, :-1]
-    return emissions, skip, inputs
+    inputs = inputs._replace(
+        input_lengths=inputs.input_lengths.masked_fill(bad, 1),
+        target_lengths=inputs.target_lengths.masked_fill(bad, 0),
+    )
+    return emissions, skip, inputs, bad
 
 
-def _check_emissions(emissions: Tensor, in_time: Tensor, inputs: Inputs) -> None:
-    states = torch.arange(emissions.shape[2], device=emissions.device)
-    read = in_time[:, :, None] & (states <= 2 * inputs.target_lengths[:, None])[:, None, :]
-    wrong = (read & ~(emissions < math.inf)).any(-1)
-    if wrong.any():
-        n, t = wrong.nonzero()[0].tolist()
-        raise ValueError(unreadable(inputs.from_logits, t, n))
+def _unfit(inputs: Inputs) -> Tensor:
+    """(N): whether lengths or labels are out of range. Nothing waits for the device."""
+    scores, targets, input_lengths, target_lengths, blank, _ = inputs
+    frames, _, classes = scores.shape
+    labels = targets.to(scores.device)
+    asked = torch.arange(labels.shape[1], device=scores.device) < target_lengths[:, None]
+    no_label = asked & ((labels < 0) | (labels >= classes) | (labels == blank))
+    out = (input_lengths < 1) | (input_lengths > frames)
+    return out | (target_lengths < 0) | (target_lengths > labels.shape[1]) | no_label.any(1)
+
+
+def _unreadable(scores: Tensor, at: Tensor, used: Tensor, from_logits: bool) -> Tensor:
+    """(N, T): NaN or +inf where the loss reads it. Of logits it reads the row, which needs a number too."""
+    if from_logits:
+        top = scores.amax(-1)
+        return ~((top < math.inf) & (top > -math.inf))
+    return (used[:, None, :] & ~(scores.gather(2, at) < math.inf)).any(-1)
 
 
 def _shift(x: Tensor, by: int) -> Tensor:

@@ -19,12 +19,12 @@ READS_HALF = False
 
 def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
     """-log P(targets) of every utterance, (N)."""
-    log_blank, log_label = _emissions(logits, labels, validate)
+    log_blank, log_label, labels, bad = _emissions(logits, labels, validate)
     frames, rows = logits.shape[1], logits.shape[2]
     u = torch.arange(rows, device=logits.device)
     # the cells of a diagonal, t + u = d, do not depend on each other
     log_mass = torch.where(u == 0, log_blank.new_zeros(()), NEVER).expand(logits.shape[0], rows)
-    end = labels.logit_lengths.to(logits.device) + labels.target_lengths.to(logits.device)
+    end = labels.logit_lengths + labels.target_lengths
     total = log_blank.new_full((logits.shape[0],), NEVER)
     for d in range(frames + rows - 1):
         t = (d - u).clamp(0, frames - 1)
@@ -33,9 +33,9 @@ def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
         by_label = torch.where(exists, log_mass + log_label[:, t, u], NEVER)
         arriving = torch.cat([torch.full_like(by_label[:, :1], NEVER), by_label[:, :-1]], 1)
         log_mass = torch.stack([by_blank, arriving]).logsumexp(0).clamp(min=NEVER)
-        at_end = log_mass.gather(1, labels.target_lengths.to(logits.device)[:, None]).squeeze(1)
+        at_end = log_mass.gather(1, labels.target_lengths[:, None]).squeeze(1)
         total = torch.where(end == d + 1, at_end, total)
-    return -torch.where(total > NEVER / 2, total, -math.inf)
+    return torch.where(bad, math.nan, -torch.where(total > NEVER / 2, total, -math.inf))
 
 
 def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
@@ -58,9 +58,10 @@ def _masked(values: Tensor, lengths: Tensor) -> Tensor:
     return torch.where((index < lengths.to(values.device)[:, None])[:, :, None], values, 0.0)
 
 
-def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, Tensor]:
+def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, Tensor, Labels, Tensor]:
     """Log probability (N, T, U + 1) of the blank and of the next label in every cell, NEVER where
-    that leads out of the lattice."""
+    that leads out of the lattice; labels with lengths that can be used; and which utterances (N) have
+    something wrong: none if they are validated."""
     validate = validate and not logits.is_meta
     if validate:  # raises for lengths or labels out of range
         native_transducer(labels, tuple(logits.shape), logits.dtype)
@@ -68,29 +69,48 @@ def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, 
     device = logits.device
     t = torch.arange(frames, device=device)[:, None]
     u = torch.arange(rows, device=device)
-    target_lengths = labels.target_lengths.to(device)[:, None, None]
-    in_time = t < labels.logit_lengths.to(device)[:, None, None]
+    targets, logit_lengths, target_lengths, blank = labels
+    labels = Labels(targets.to(device), logit_lengths.to(device), target_lengths.to(device), blank)
+    bad = _unfit(logits, labels)
+    target_lengths = labels.target_lengths[:, None, None]
+    in_time = t < labels.logit_lengths[:, None, None]
     used = in_time & (u <= target_lengths)
-    # padding may hold anything: it must not reach the gradient either
-    log_probs = torch.where(used[..., None], logits, 0.0).log_softmax(-1)
-    if validate:
-        _check_rows(log_probs)
+    top = logits.detach().amax(-1)
+    wrong = used & ~((top < math.inf) & (top > -math.inf))
+    if validate and wrong.any():
+        n, at = wrong.any(-1).nonzero()[0].tolist()
+        raise ValueError(f"logits hold NaN or +inf, or only -inf, at frame {at} of utterance {n}")
+    bad = bad | wrong.flatten(1).any(1)
+    # padding may hold anything, and so may what cannot be read: it must not reach the gradient either
+    log_probs = torch.where((used & ~bad[:, None, None])[..., None], logits, 0.0).log_softmax(-1)
     log_blank = log_probs[..., labels.blank]
-    targets = labels.targets.to(device).clamp(0, classes - 1)
+    targets = labels.targets.clamp(0, classes - 1)
     index = torch.nn.functional.pad(targets, (0, 1))[:, None, :, None].expand(-1, frames, -1, -1)
     log_label = log_probs.gather(3, index).squeeze(3)
     # in the last frame a blank ends the path, which only the last row may do
-    last = t + 1 == labels.logit_lengths.to(device)[:, None, None]
+    last = t + 1 == labels.logit_lengths[:, None, None]
     takes_blank = used & ~(last & (u < target_lengths))
-    return _possible(log_blank, takes_blank), _possible(log_label, used & (u < target_lengths))
+    labels = labels._replace(
+        logit_lengths=labels.logit_lengths.masked_fill(bad, 1),
+        target_lengths=labels.target_lengths.masked_fill(bad, 0),
+    )
+    return (
+        _possible(log_blank, takes_blank),
+        _possible(log_label, used & (u < target_lengths)),
+        labels,
+        bad,
+    )
+
+
+def _unfit(logits: Tensor, labels: Labels) -> Tensor:
+    """(N): whether lengths or labels are out of range. Nothing waits for the device."""
+    _, frames, rows, classes = logits.shape
+    asked = torch.arange(labels.targets.shape[1], device=logits.device) < labels.target_lengths[:, None]
+    no_label = (labels.targets < 0) | (labels.targets >= classes) | (labels.targets == labels.blank)
+    out = (labels.logit_lengths < 1) | (labels.logit_lengths > frames)
+    out = out | (labels.target_lengths < 0) | (labels.target_lengths >= rows)
+    return out | (asked & no_label).any(1)
 
 
 def _possible(log_prob: Tensor, where: Tensor) -> Tensor:
     return torch.where(where & (log_prob > SMALLEST_LOG), log_prob, NEVER)
-
-
-def _check_rows(log_probs: Tensor) -> None:
-    wrong = log_probs.isnan().any(-1).any(-1)
-    if wrong.any():
-        n, t = wrong.nonzero()[0].tolist()
-        raise ValueError(f"logits hold NaN or +inf, or only -inf, at frame {t} of utterance {n}")

@@ -1,5 +1,7 @@
 """What an online model reaches on a prepared split: how many errors, and how late."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,8 @@ class OnlineEvaluation:
     """
 
     utterances: int
+    digest: str
+    """Of the utterances: measurements are good as long as these are the same."""
     unit: Unit
     """Of the errors."""
     error: ErrorRate
@@ -123,6 +127,7 @@ def evaluate_online(
     chunk_ms, right_context_ms = encoder.chunk_frames * frame_ms, encoder.right_context_frames * frame_ms
     return OnlineEvaluation(
         utterances=len(chosen),
+        digest=digest_of(prepared, chosen),
         unit=unit,
         error=error_rate([prepared.utterances[i].text for i in chosen], texts, unit),
         texts=tuple(texts),
@@ -153,6 +158,13 @@ def choose_utterances(prepared: Prepared, limit: int | None) -> list[int]:
             "which is then prepared anew"
         )
     return chosen
+
+
+def digest_of(prepared: Prepared, chosen: Sequence[int]) -> str:
+    """Changes with the utterances: their ids, lengths, texts and times of words."""
+    found = [prepared.utterances[i] for i in chosen]
+    content = [[u.id, u.num_frames, u.text, u.word_times] for u in found]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def check_online(name: str, model: Model, prepared: Prepared) -> EmformerConfig:

@@ -13,7 +13,13 @@ from brctc.metrics import Comparison, compare
 from brctc.models import Model, load_model
 from brctc.report.evaluate import Progress, spread_indices
 from brctc.report.evaluation import describe_machine, scale
-from brctc.report.online import OnlineEvaluation, check_online, choose_utterances, evaluate_online
+from brctc.report.online import (
+    OnlineEvaluation,
+    check_online,
+    choose_utterances,
+    digest_of,
+    evaluate_online,
+)
 from brctc.report.paper import PAPER_ONLINE
 from brctc.report.tables import NOTHING, Group, Table
 from brctc.train import Cell, model_directory
@@ -210,12 +216,13 @@ def evaluate_trials(
 ) -> TradeOff:
     """Evaluates all trained cells of a sweep. What was measured before is read from its file."""
     directory = Path(directory)
-    utterances = len(choose_utterances(prepared, limit))
-    result = "online.json" if utterances == len(prepared) else f"online-{utterances}.json"
+    chosen = choose_utterances(prepared, limit)
+    digest = digest_of(prepared, chosen)
+    result = "online.json" if len(chosen) == len(prepared) else f"online-{len(chosen)}.json"
     trials = []
     for cell in cells:
         run = directory / cell.name
-        online = _read(run / result, utterances)
+        online = _read(run / result, digest)
         if online is None:
             online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, progress)
             write_text(run / result, online.to_json() + "\n")
@@ -256,15 +263,15 @@ def _put_together(
     return TradeOff(name, prepared.split, texts, compare_trials(texts, trials), describe_machine())
 
 
-def _read(path: Path, utterances: int) -> OnlineEvaluation | None:
-    """What was measured before, if it was on so many utterances."""
+def _read(path: Path, digest: str) -> OnlineEvaluation | None:
+    """What was measured before, if it was on these utterances."""
     if not path.exists():
         return None
     try:
         found = OnlineEvaluation.from_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}; without the file, it is measured again") from None
-    return found if found.utterances == utterances else None
+    return found if found.digest == digest else None
 
 
 def _tell(progress: Progress, name: str, what: str, done: int, total: int) -> None:

@@ -193,6 +193,8 @@ class Stage(Config):
     def _parts_fit(self) -> "Stage":
         if (self.epochs is None) == (self.steps is None):
             raise KeyedError("steps", "a stage lasts so many steps or so many epochs: say one of them")
+        if self.epochs is not None and self.curriculum is not None and self.curriculum.share == 1:
+            raise KeyedError("curriculum.share", "is 1, so that no epoch would end: say steps, not epochs")
         inter, final = self.weights.ctc * self.weights.inter, self.weights.ctc * (1 - self.weights.inter)
         if inter == 0 and self.inter_risk.kind != "none":
             raise KeyedError("inter_risk", "has no effect: by weights, the intermediate CTC counts nothing")
@@ -243,7 +245,7 @@ class DecodeConfig(Config):
 
     method: Literal["ctc-greedy", "ctc-beam", "attention", "transducer-greedy", "transducer"] = "ctc-greedy"
     beam: Count = 10
-    ctc_weight: Share = 0.5
+    ctc_weight: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """attention: the CTC's share of a hypothesis's score."""
     length_reward: float = 0.0
     """attention: added for every token."""

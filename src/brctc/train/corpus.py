@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest, read_manifest
-from brctc.data.prepare import Progress
+from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest
+from brctc.data.prepare import Progress, training_texts
 from brctc.files import write_json
 from brctc.train.config import ManifestOptions, Recipe
 from brctc.train.recipe import RecipeError, differences
@@ -44,8 +44,7 @@ def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
     else:
         assert corpus.manifests is not None  # CorpusConfig sees to it
         chosen = ManifestOptions(**corpus.options)
-        texts = [row.text for row in read_manifest(corpus.manifests["train"])]
-        tokenizer = Tokenizer.train(texts, recipe.tokens)
+        tokenizer = Tokenizer.train(training_texts(corpus.manifests["train"]), recipe.tokens)
         for split, manifest in corpus.manifests.items():
             prepare_manifest(
                 manifest,

@@ -68,7 +68,7 @@ class StageLoop:
             seed=derive_seed(self.recipe.seed, "data", moment.stage),
             curriculum=self.stage.curriculum,
         )
-        self.total = self.stage.steps or (self.stage.epochs or 0) * self.stream.epoch_steps()
+        self.total = self.stage.steps or self.stream.steps_of(self.stage.epochs or 0)
         count = run.processes.count
         self.num_parts = math.ceil(self.settings.accumulate / count) * count
         self.refused = ""  # what a loss has said of scores that it could not take

@@ -69,7 +69,7 @@ def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]
         yield from differences(a.get(name), b.get(name), f"{key}.{name}".lstrip("."))
 
 
-class _Loader(yaml.SafeLoader):
+class RecipeLoader(yaml.SafeLoader):
     """YAML as one expects it: 3e-4 is a number, and a key that is written twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
+RecipeLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
 
@@ -91,7 +91,7 @@ _Loader.add_implicit_resolver(
 def _read_yaml(path: Path) -> dict[str, Any]:
     """The sections of a file; what is none is refused."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=RecipeLoader)
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}") from None
     except OSError as error:

@@ -14,7 +14,7 @@ def learning_rate(optimiser: OptimiserConfig, step: int, total_steps: int) -> fl
 
     Both schedules rise linearly over the warm-up and reach the peak at its last step.
     "inverse-sqrt": then peak * sqrt(warmup / step). "hold-cosine": the peak until a share `hold` of the
-    stage, then half a cosine down to floor * peak at its last step.
+    stage, at least of the warm-up, then half a cosine down to floor * peak at its last step.
     """
     number, warmup = step + 1, optimiser.warmup_steps
     if number < warmup:
@@ -24,7 +24,7 @@ def learning_rate(optimiser: OptimiserConfig, step: int, total_steps: int) -> fl
     hold, floor = optimiser.hold, optimiser.floor
     assert hold is not None, "OptimiserConfig sees to it"
     assert floor is not None
-    held = hold * total_steps
+    held = max(hold * total_steps, warmup)
     way = min(max((number - held) / max(total_steps - held, 1), 0.0), 1.0)
     return optimiser.peak_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * way)) / 2)
 

@@ -214,6 +214,7 @@ def _write_model(run: Run, moment: Moment) -> None:
     risk = run.recipe.risk_of(stage)
     description = {
         "risk": {"kind": risk.kind, "factor": risk_factor(risk.factor, moment.position.step)},
+        "final_risk": stage.final_risk.kind,
         "stage": name,
         "steps": moment.done,
         "seconds": round(moment.seconds, 1),

@@ -85,9 +85,13 @@ class BatchStream:
             self._short = _Pool(utterances, short, batch_s, derive_seed(seed, "short"))
         self._main = _Pool(utterances, everything, batch_s, derive_seed(seed, "main"))
 
-    def epoch_steps(self) -> int:
-        """The steps of an epoch, as the first one has them."""
-        return len(self._main.plan(0))
+    def steps_of(self, epochs: int) -> int:
+        """The steps that epochs take, each as long as the first one; those of short utterances count too."""
+        left, steps = epochs * len(self._main.plan(0)), 0
+        while left > 0:
+            left -= not (self._short is not None and self._is_short(steps))
+            steps += 1
+        return steps
 
     def after(self, position: Position) -> Iterator[PlannedBatch]:
         """The batches that follow a position."""
