@@ -251,6 +251,9 @@ def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
     if not resume:
         raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
     other = read_recipe(run_dir).model_dump(mode="json")
+    starts = [Path(found["start"]).resolve() for found in (other, content) if found["start"] is not None]
+    if len(starts) == 2 and starts[0] == starts[1]:  # however it is written
+        other["start"] = content["start"]
     if json.dumps(other) != json.dumps(content):  # the order of stages counts too
         order = ("the order of stages", list(other["stages"]), list(content["stages"]))
         key, before, now = next(differences(other, content), order)
