@@ -134,7 +134,7 @@ def test_times_of_another_text_are_not_compared(rows, monkeypatch):
 
 def test_the_extra_is_asked_for(rows, monkeypatch):
     monkeypatch.setattr("brctc.data.extras.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs pocketsphinx: pip install 'brctc\[align\]'"):
+    with pytest.raises(ImportError, match=r"needs pocketsphinx: in its checkout, pip install '.\[align\]'"):
         find_reference_times(rows)
 
 
