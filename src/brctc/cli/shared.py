@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tyro.conf import UseAppendAction, arg
 
-from brctc.train.recipe import RecipeLoader
+from brctc.data.config import RecipeLoader
 
 Assignments = Annotated[
     tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")

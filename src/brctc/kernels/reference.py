@@ -83,15 +83,19 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Te
     )
     scores = inputs.scores.transpose(0, 1)  # (N, T, C)
     batch, frames, classes = scores.shape
-    bad = _unfit(inputs)
+    targets = inputs.targets.to(scores.device)
+    bad = unfit(targets, inputs.input_lengths, inputs.target_lengths, frames, classes, inputs.blank)
     # padding may hold any number: it only has to be a class
-    targets = inputs.targets.to(scores.device).clamp(0, classes - 1)
+    targets = targets.clamp(0, classes - 1)
     states = targets.new_full((batch, 2 * targets.shape[1] + 1), inputs.blank)
     states[:, 1::2] = targets
     at = states[:, None, :].expand(-1, frames, -1)
     in_time = torch.arange(frames, device=scores.device) < inputs.input_lengths[:, None]
     used = torch.arange(states.shape[1], device=scores.device) <= 2 * inputs.target_lengths[:, None]
-    wrong = in_time & _unreadable(scores.detach(), at, used, inputs.from_logits)
+    if inputs.from_logits:
+        wrong = in_time & unreadable_rows(scores)
+    else:
+        wrong = in_time & (used[:, None, :] & ~(scores.detach().gather(2, at) < math.inf)).any(-1)
     if validate and wrong.any():
         n, t = wrong.nonzero()[0].tolist()
         raise ValueError(unreadable(inputs.from_logits, t, n))
@@ -111,23 +115,20 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Te
     return emissions, skip, inputs, bad
 
 
-def _unfit(inputs: Inputs) -> Tensor:
-    """(N): whether lengths or labels are out of range. Nothing waits for the device."""
-    scores, targets, input_lengths, target_lengths, blank, _ = inputs
-    frames, _, classes = scores.shape
-    labels = targets.to(scores.device)
-    asked = torch.arange(labels.shape[1], device=scores.device) < target_lengths[:, None]
-    no_label = asked & ((labels < 0) | (labels >= classes) | (labels == blank))
-    out = (input_lengths < 1) | (input_lengths > frames)
-    return out | (target_lengths < 0) | (target_lengths > labels.shape[1]) | no_label.any(1)
+def unfit(
+    targets: Tensor, lengths: Tensor, target_lengths: Tensor, frames: int, classes: int, blank: int
+) -> Tensor:
+    """(N): whether lengths or labels are out of range. All on one device, which nothing waits for."""
+    asked = torch.arange(targets.shape[1], device=targets.device) < target_lengths[:, None]
+    no_label = asked & ((targets < 0) | (targets >= classes) | (targets == blank))
+    out = (lengths < 1) | (lengths > frames)
+    return out | (target_lengths < 0) | (target_lengths > targets.shape[1]) | no_label.any(1)
 
 
-def _unreadable(scores: Tensor, at: Tensor, used: Tensor, from_logits: bool) -> Tensor:
-    """(N, T): NaN or +inf where the loss reads it. Of logits it reads the row, which needs a number too."""
-    if from_logits:
-        top = scores.amax(-1)
-        return ~((top < math.inf) & (top > -math.inf))
-    return (used[:, None, :] & ~(scores.gather(2, at) < math.inf)).any(-1)
+def unreadable_rows(logits: Tensor) -> Tensor:
+    """Whether a softmax over the last axis has no value: NaN or +inf in the row, or nothing but -inf."""
+    top = logits.detach().amax(-1)
+    return ~((top < math.inf) & (top > -math.inf))
 
 
 def _shift(x: Tensor, by: int) -> Tensor:

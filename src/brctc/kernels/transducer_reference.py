@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import SMALLEST_LOG
+from brctc.kernels.inputs import SMALLEST_LOG, unreadable
 from brctc.kernels.reduction import reduce_losses
-from brctc.kernels.reference import NEVER
+from brctc.kernels.reference import NEVER, unfit, unreadable_rows
 from brctc.kernels.transducer_inputs import Joint, Labels, native_transducer
 
 READS_HALF = False
@@ -71,15 +71,14 @@ def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, 
     u = torch.arange(rows, device=device)
     targets, logit_lengths, target_lengths, blank = labels
     labels = Labels(targets.to(device), logit_lengths.to(device), target_lengths.to(device), blank)
-    bad = _unfit(logits, labels)
+    bad = unfit(labels.targets, labels.logit_lengths, labels.target_lengths, frames, classes, blank)
     target_lengths = labels.target_lengths[:, None, None]
     in_time = t < labels.logit_lengths[:, None, None]
     used = in_time & (u <= target_lengths)
-    top = logits.detach().amax(-1)
-    wrong = used & ~((top < math.inf) & (top > -math.inf))
+    wrong = used & unreadable_rows(logits)
     if validate and wrong.any():
         n, at = wrong.any(-1).nonzero()[0].tolist()
-        raise ValueError(f"logits hold NaN or +inf, or only -inf, at frame {at} of utterance {n}")
+        raise ValueError(unreadable(True, at, n))
     bad = bad | wrong.flatten(1).any(1)
     # padding may hold anything, and so may what cannot be read: it must not reach the gradient either
     log_probs = torch.where((used & ~bad[:, None, None])[..., None], logits, 0.0).log_softmax(-1)
@@ -100,16 +99,6 @@ def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, 
         labels,
         bad,
     )
-
-
-def _unfit(logits: Tensor, labels: Labels) -> Tensor:
-    """(N): whether lengths or labels are out of range. Nothing waits for the device."""
-    _, frames, rows, classes = logits.shape
-    asked = torch.arange(labels.targets.shape[1], device=logits.device) < labels.target_lengths[:, None]
-    no_label = (labels.targets < 0) | (labels.targets >= classes) | (labels.targets == labels.blank)
-    out = (labels.logit_lengths < 1) | (labels.logit_lengths > frames)
-    out = out | (labels.target_lengths < 0) | (labels.target_lengths >= rows)
-    return out | (asked & no_label).any(1)
 
 
 def _possible(log_prob: Tensor, where: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from brctc.data.config import RecipeLoader
 from brctc.train.config import KeyedError, OptionsError, Recipe
 
 RECIPE = "recipe.json"  # in the directory of a run
@@ -67,25 +68,6 @@ def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]
         return
     for name in {**a, **b}:
         yield from differences(a.get(name), b.get(name), f"{key}.{name}".lstrip("."))
-
-
-class RecipeLoader(yaml.SafeLoader):
-    """YAML as one expects it: 3e-4 is a number, and a key that is written twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key} is written twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-RecipeLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
