@@ -1,7 +1,8 @@
 """What several commands need."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,8 @@ Assignments = Annotated[
 Flag = Annotated[bool, arg(help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+
+NOTE_S = 30.0  # between lines where there is no terminal to draw bars on
 
 
 def parse_assignments(given: Assignments) -> dict[str, Any]:
@@ -61,8 +64,10 @@ def find_recipe(name: str) -> Path:
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on the terminal, to be called with what is done, how much of it is, and of how much."""
+    """Bars on the terminal, or a line now and then in a log; to be called with what is done, how much of it
+    is, and of how much."""
     console = Console(stderr=True)
+    notes = Notes(console)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -79,8 +84,30 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             if what not in tasks:
                 tasks[what] = progress.add_task(what)
             progress.update(tasks[what], completed=done, total=total)
+            notes.print({what: f"{done} of {total}"})
 
         yield show
+
+
+class Notes:
+    """What goes on, for a log: where there is no terminal to draw on, a line every NOTE_S for all that has
+    changed."""
+
+    def __init__(self, console: Console) -> None:
+        """Begins to wait."""
+        self._console = console
+        self._noted = time.monotonic()
+        self._last: dict[str, str] = {}
+
+    def print(self, states: Mapping[str, str]) -> None:
+        """By what they are of."""
+        if self._console.is_terminal or time.monotonic() < self._noted + NOTE_S:
+            return
+        for name, state in states.items():
+            if self._last.get(name) != state:
+                self._console.print(f"{name}: {state}", highlight=False, markup=False, soft_wrap=True)
+        self._last |= states
+        self._noted = time.monotonic()
 
 
 def check_file(out: Path | None, option: str = "--out") -> None:

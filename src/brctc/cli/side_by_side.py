@@ -23,11 +23,11 @@ from rich.progress import (
 )
 
 from brctc.cli import STOPPED
+from brctc.cli.shared import Notes
 from brctc.train import Interrupted, Recipe, is_trained, train
 from brctc.train.journal import METRICS
 
 POLL_S = 0.5
-NOTE_S = 30.0  # between lines where there is no terminal to draw bars on
 TAIL_BYTES = 1 << 16
 
 
@@ -119,18 +119,15 @@ def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callabl
             total = sum(filter(None, steps)) if all(steps) else None
             done = last_record(directory / name).get("step", 0)
             tasks[name] = progress.add_task(name, total=total, completed=done, state="")
-        noted = time.monotonic()
+        notes = Notes(console)
 
         def show() -> None:
-            nonlocal noted
-            lines = []
+            states = {}
             for name, task in tasks.items():
                 if record := last_record(directory / name):
                     progress.update(task, completed=record["step"], state=_state(record))
-                    lines.append(f"{name}: step {record['step']}, {_state(record)}")
-            if not console.is_terminal and time.monotonic() > noted + NOTE_S:
-                console.print("\n".join(lines), highlight=False)
-                noted = time.monotonic()
+                    states[name] = f"step {record['step']}, {_state(record)}"
+            notes.print(states)
 
         yield show
 
