@@ -77,12 +77,13 @@ def test_folders_of_files_are_made(folder):
     assert (folder / "other" / "a.ctm").exists()
 
 
-def test_utterances_whose_files_would_be_one(folder):
+@pytest.mark.parametrize(("other", "option"), [("s/a", "--srt"), ("s a", "--ctm")])
+def test_utterances_that_would_be_one(folder, other, option):
     path = folder / "u0.wav"
-    write_manifest(folder / "same.tsv", [Row("s/a", "one", path, 1.0), Row("s_a", "two", path, 1.0)])
-    found = brctc(folder, "decode", "model", "--manifest", "same.tsv", "--srt", "both")
+    write_manifest(folder / "same.tsv", [Row(other, "one", path, 1.0), Row("s_a", "two", path, 1.0)])
+    found = brctc(folder, "decode", "model", "--manifest", "same.tsv", option, "both")
     assert (found.code, found.out) == (2, "")
-    assert found.err == "brctc decode: s/a and s_a would both be written to s_a\n"
+    assert found.err == f"brctc decode: {other} and s_a would both be written to s_a\n"
 
 
 @pytest.mark.parametrize("model", ["early", "finally-early"])

@@ -148,6 +148,7 @@ def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
     assert "2 utterances" in found.out
     assert [file.read_bytes() for file in files] == whole
     assert (folder / "out" / "report-2.html").exists()
+    assert brctc(folder, *COMMAND, "--limit", "1000").out.endswith("The report is out/report.html.\n")  # all
     refused = brctc(folder, "sweep", "sweep.yaml", "--out", "elsewhere", "--limit", "0")
     assert (refused.code, refused.err) == (2, "brctc sweep: limit is 0, expected at least 1\n")
     assert not (folder / "elsewhere").exists()

@@ -1,15 +1,16 @@
 """`brctc decode`"""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from brctc.cli.shared import OptionalDirectory, OptionalFile, check_file
+from brctc.cli.shared import OptionalDirectory, OptionalFile, check_file, check_names, file_name
 from brctc.data import Prepared, read_manifest
 from brctc.decode import Recognizer, Result, write_ctm, write_jsonl, write_srt, write_textgrid
+from brctc.decode.output import ctm_name
 from brctc.decode.recognizer import NO_ALIGNMENT, Method
 from brctc.decode.sources import Source
 from brctc.metrics import error_rate
@@ -72,6 +73,8 @@ def command(
     options = recipe | {name: value for name, value in given.items() if value is not None}
     sources, texts = find_sources(audio, manifest, prepared, split)
     times = any(path is not None for path in (ctm, srt, textgrid))
+    if ctm is not None:
+        check_names(texts or {}, ctm_name)
     if srt is not None or textgrid is not None:
         check_names(texts or {})
 
@@ -109,20 +112,6 @@ def find_sources(
         if by_id.setdefault(path.stem, path) != path:
             raise ValueError(f"{by_id[path.stem]} and {path} would both be {path.stem}: use a manifest")
     return iter(audio), None
-
-
-def file_name(utterance: str) -> str:
-    """What the files of an utterance are called."""
-    return utterance.replace("/", "_")
-
-
-def check_names(utterances: Iterable[str]) -> None:
-    """Refuses two utterances whose files would be one."""
-    by_name: dict[str, str] = {}
-    for utterance in utterances:
-        other = by_name.setdefault(file_name(utterance), utterance)
-        if other != utterance:
-            raise ValueError(f"{other} and {utterance} would both be written to {file_name(utterance)}")
 
 
 def batches(sources: Iterator[Source], size: int) -> Iterator[list[Source]]:

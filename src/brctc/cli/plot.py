@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from tyro.conf import arg
 
 from brctc.cli.runs import Runs
-from brctc.cli.shared import Flag
+from brctc.cli.shared import Flag, check_names, file_name
 from brctc.data import Prepared
 from brctc.report import name_runs, open_split
 from brctc.report.pictures import (
@@ -57,10 +57,11 @@ def command(
     read = [read_run(name, run) for name, run in named.items()]
     prepared = open_split(named, "dev" if evolution else split)
     figures = _evolutions(read, prepared, utterance) if evolution else _posteriors(read, prepared, utterance)
+    check_names(figures)
     if not single:
         out.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
-        path = out if single else out / f"{name.replace('/', '_')}.png"
+        path = out if single else out / f"{file_name(name)}.png"
         save_picture(figure, path)
         print(f"{name}\t{path}")
 

@@ -123,6 +123,20 @@ def check_page(out: Path) -> None:
         raise ValueError(f"--out {out} is where the page's numbers go: say {out.with_suffix('.html')}")
 
 
+def file_name(utterance: str) -> str:
+    """What the files of an utterance are called."""
+    return utterance.replace("/", "_")
+
+
+def check_names(utterances: Iterable[str], name: Callable[[str], str] = file_name) -> None:
+    """Refuses two utterances that would have the same name in what is written."""
+    by_name: dict[str, str] = {}
+    for utterance in utterances:
+        other = by_name.setdefault(name(utterance), utterance)
+        if other != utterance:
+            raise ValueError(f"{other} and {utterance} would both be written to {name(utterance)}")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Columns of text, all but the first to the right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]

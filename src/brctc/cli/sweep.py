@@ -52,14 +52,14 @@ def command(
     try:
         prepare_corpus_of(recipe)
         prepared = Prepared(recipe.corpus.prepared, "test")
-        choose_utterances(prepared, limit)  # before hours of training: that there is something to measure
+        chosen = choose_utterances(prepared, limit)  # before hours of training: there is something to measure
         train_side_by_side(plan.starts, out, at_once=at_once)
         train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
         with progress_bars() as bars:
             trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
-    page = out / ("report.html" if limit is None else f"report-{limit}.html")
+    page = out / ("report.html" if len(chosen) == len(prepared) else f"report-{len(chosen)}.html")
     write_trade_off(trade_off, page)
     Console().print(to_rich(trade_off_table(trade_off, "terminal")))
     print(f"The report is {page}.")

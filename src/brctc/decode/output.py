@@ -32,10 +32,15 @@ def write_ctm(path: str | Path, results: Iterable[Result]) -> None:
     """NIST's CTM: utterance, channel, start, duration and word, a line per word."""
     lines = []
     for result in results:
-        name = "_".join(result.id.split())  # fields are separated by spaces
+        name = ctm_name(result.id)
         for word, start_s, end_s in _words(result):
             lines.append(f"{name} 1 {start_s:.3f} {end_s - start_s:.3f} {word}\n")
     _write(path, lines)
+
+
+def ctm_name(utterance: str) -> str:
+    """An utterance in a CTM, whose fields are separated by spaces."""
+    return "_".join(utterance.split())
 
 
 def write_srt(path: str | Path, result: Result) -> None:
