@@ -57,13 +57,16 @@ struct Idle {
 Idle* idle = new Idle;
 
 // A forked child has none of its parent's threads, and perhaps a lock that nobody opens.
-void forget_workers() { idle = new Idle; }
+#if defined(__unix__) || defined(__APPLE__)
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { idle = new Idle; });
+#endif
 
 // This thread and others: as many as were wanted, or as could be had.
 class Crew {
  public:
   explicit Crew(int wanted) {
-    const auto others = static_cast<size_t>(wanted > 1 ? wanted - 1 : 0);
+    if (wanted <= 1) return;
+    const auto others = static_cast<size_t>(wanted - 1);
     others_.reserve(others);
     {
       const std::lock_guard lock(idle->guard);
@@ -71,13 +74,14 @@ class Crew {
         others_.push_back(workers.back());
     }
     try {
-      while (others_.size() < others) others_.push_back(hire());
+      while (others_.size() < others) others_.push_back(new Worker);
     } catch (const std::system_error&) {
       // no more threads to be had
     }
   }
   Crew(const Crew&) = delete;
   ~Crew() {
+    if (others_.empty()) return;
     const std::lock_guard lock(idle->guard);
     idle->workers.insert(idle->workers.end(), others_.begin(), others_.end());
   }
@@ -93,14 +97,6 @@ class Crew {
 
  private:
   std::vector<Worker*> others_;
-
-  static Worker* hire() {
-#if defined(__unix__) || defined(__APPLE__)
-    static const int registered = pthread_atfork(nullptr, nullptr, forget_workers);
-    if (registered != 0) throw std::system_error(registered, std::generic_category());
-#endif
-    return new Worker;
-  }
 };
 
 // What two threads that work on one utterance share.

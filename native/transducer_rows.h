@@ -57,8 +57,9 @@ void gradient_frame(const Frame& frame, const void* cells_at, double weight, voi
     const In* x = static_cast<const In*>(frame.rows) + u * frame.stride;
     In* out = static_cast<In*>(gradient) + u * stride;
     const In by_blank = cells[u], by_label = cells[count + u];
-    const In shift = cells[2 * count + u], scale = w * (by_blank + by_label) * cells[3 * count + u];
-    if (scale == 0) {
+    const In visits = by_blank + by_label;
+    const In shift = cells[2 * count + u], scale = w * visits * cells[3 * count + u];
+    if (visits == 0 || scale == 0) {  // both: an infinite weight times zero is neither
       __builtin_memset(out, 0, static_cast<size_t>(C) * sizeof(In));
       continue;
     }

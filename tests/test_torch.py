@@ -333,3 +333,41 @@ def test_numpy_numbers_are_numbers():
     torch.testing.assert_close(
         batch.loss(brctc.EarlyFinish(numpy.float32(3)), blank=numpy.int64(0)), expected
     )
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_risk_of_another_precision(backend):
+    class Double(brctc.BayesRisk):
+        def log_risk(self, groups):
+            return -0.1 * groups.frame.double()
+
+    batch = clean_batch()
+    assert batch.loss(Double(), backend=backend).dtype == torch.float32
+    empty = batch._replace(
+        targets=batch.targets[:, :0], target_lengths=torch.zeros_like(batch.target_lengths)
+    )
+    assert empty.loss(Double(), backend=backend).dtype == torch.float32
+
+
+@pytest.mark.parametrize("field", ["log_share", "log_likelihood", "targets", "input_lengths"])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_risk_that_writes_into_the_groups_is_refused(field, backend):
+    class Vandal(brctc.BayesRisk):
+        def log_risk(self, groups):
+            getattr(groups, field).detach().fill_(1)
+            return 0.0 * groups.frame
+
+    with pytest.raises(ValueError, match=rf"Vandal\.log_risk has changed groups\.{field} in place"):
+        clean_batch().loss(Vandal(), backend=backend)
+
+
+def test_shapes_without_values():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    batch = clean_batch()
+    for risk in (*RISKS, OWN, Slope()):
+        run = lambda x: batch._replace(scores=x).loss(risk)  # noqa: B023, E731
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert run(mode.from_tensor(batch.scores)).shape == (3,)
+        torch.testing.assert_close(make_fx(run)(batch.scores)(2 * batch.scores), run(2 * batch.scores))

@@ -107,6 +107,7 @@ def check_feasible(targets: Tensor, input_lengths: Lengths, target_lengths: Leng
     check_values(
         inputs._replace(targets=inputs.targets.clamp(min=1), input_lengths=inputs.input_lengths.clamp(min=1))
     )
-    needed = frames_needed(pad_targets(inputs).targets, inputs.target_lengths).tolist()
+    # a frame at least, even for no label: the loss takes no utterance without one
+    needed = frames_needed(pad_targets(inputs).targets, inputs.target_lengths).clamp(min=1).tolist()
     given = inputs.input_lengths.tolist()
     return [Infeasible(n, a, b) for n, (a, b) in enumerate(zip(needed, given, strict=True)) if a > b]

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
 from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
+from brctc.kernels.operators import is_traced
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
@@ -32,7 +33,7 @@ def bayes_risk_ctc_loss(
     Args:
         log_probs: (T, N, C) or (T, C), any float dtype; half precision is computed in float32.
         targets: (N, U) padded, or all labels one after the other; any integer dtype.
-        input_lengths: (N), frames of each utterance.
+        input_lengths: (N), frames of each utterance; 1 or more, where torch takes 0.
         target_lengths: (N), labels of each utterance; 0 is allowed and is plain CTC.
         risk: which paths are preferred: EarlyFinish, EarlyEmission, DelayPenalty or a BayesRisk of your own.
         blank: index of the blank class.
@@ -57,7 +58,9 @@ def bayes_risk_ctc_loss(
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
         groups = group_paths(inputs, risk.event, kernel, validate)
-        losses = risk_loss(risk, groups, kernel.weighed_loss, validate)
+        # a trace cannot look at values: a NaN risk shows as a NaN loss there
+        looks = validate and not is_traced(groups.log_share)
+        losses = risk_loss(risk, groups, kernel.weighed_loss, looks)
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
 

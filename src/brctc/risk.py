@@ -38,7 +38,9 @@ class PathGroups:
     @property
     def log_posterior(self) -> Tensor:
         """(N, U, T): log P_u(tau), the group's summed path probability."""
-        return self.log_share + self.log_likelihood[:, None, None]
+        # not added where there is no path: the gradient there is NaN as soon as a risk sums over frames
+        posterior = self.log_share + self.log_likelihood[:, None, None]
+        return torch.where(self.log_share > -math.inf, posterior, -math.inf)
 
     @property
     def frame(self) -> Tensor:
@@ -156,8 +158,12 @@ def risk_loss(
         raise ValueError(f'{name}.tokens is {risk.tokens!r}, expected "last" or "each"')
     if groups.targets.shape[1] == 0:
         return -groups.log_likelihood  # no token in the whole batch: plain CTC
+    before = _versions(groups)
     log_risk = risk.log_risk(groups)
+    if changed := [field for field, version in _versions(groups).items() if version != before[field]]:
+        raise ValueError(f"{name}.log_risk has changed groups.{changed[0]} in place: make a new tensor")
     _check_shape(name, log_risk, groups)
+    log_risk = log_risk.to(groups.log_share.dtype)
     log_share, tokens = groups.log_share, groups.target_lengths
     if risk.tokens == "last":
         last = (tokens - 1).clamp(0, groups.targets.shape[1] - 1)[:, None, None]
@@ -165,11 +171,18 @@ def risk_loss(
         log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
         tokens = tokens.clamp(max=1)
     losses = weighed_loss(log_share, log_risk, groups.log_likelihood, tokens)
-    # a trace cannot look at values: a NaN risk shows as a NaN loss there
-    looks = validate and not torch.compiler.is_compiling() and not losses.is_meta
-    if looks and losses.isnan().any():
-        _raise_for_value(name, log_risk.to(log_share.dtype), log_share > -math.inf)
+    if validate and not losses.is_meta and losses.isnan().any():
+        _raise_for_value(name, log_risk, log_share > -math.inf)
     return losses
+
+
+def _versions(groups: PathGroups) -> dict[str, int]:
+    """How often each tensor has been written to; nothing where that is not known."""
+    if torch.compiler.is_compiling() or groups.log_share.is_inference():
+        return {}
+    fields = ("log_share", "log_likelihood", "targets", "input_lengths", "target_lengths")
+    tensors = {field: getattr(groups, field) for field in fields}
+    return {field: tensor._version for field, tensor in tensors.items() if not tensor.is_inference()}
 
 
 def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:

@@ -82,5 +82,7 @@ def transducer_joint_loss(
     joint = prepare_joint(encoder, prediction, weight, bias)
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, joint.logits_shape())
     kernel = TRANSDUCERS[choose_backend(backend, encoder.device)]
+    if encoder.is_meta:  # has no autocast
+        return kernel.joint_loss(joint, labels, reduction, validate)
     with torch.autocast(encoder.device.type, enabled=False):
         return kernel.joint_loss(joint, labels, reduction, validate)

@@ -16,7 +16,15 @@ from torch._C._functorch import unwrap_if_dead
 from brctc import _native
 from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
-from brctc.kernels.operators import is_traced, no_second_derivative, register
+from brctc.kernels.operators import (
+    is_batched,
+    is_traced,
+    needs_operators,
+    no_second_derivative,
+    outside_graphs,
+    register,
+    wants_operator,
+)
 from brctc.kernels.reduction import reduce_losses
 from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
 
@@ -43,10 +51,10 @@ def loss(
     factor = float(risk.penalty if isinstance(risk, DelayPenalty) else getattr(risk, "risk_factor", 0.0))
     gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
     options = (_CLOSED_FORMS[type(risk)], factor, gradient)
-    if is_traced(inputs.scores):
+    if needs_operators(inputs.scores):
         losses = torch.ops.brctc.loss_and_gradient(*inputs, *options)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
-    # past Function.apply, which takes 5 us to ask what is_traced has asked, and for dead wrappers
+    # past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers
     apply: Any = super(torch.autograd.Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
     scores = unwrap_if_dead(inputs.scores)
     return apply(scores, inputs[1:], (*options, reduction, zero_infinity))
@@ -55,7 +63,7 @@ def loss(
 def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
     arguments = (*inputs, event == "start")
-    if is_traced(inputs.scores):
+    if needs_operators(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
 
@@ -106,6 +114,7 @@ def _batch_major(scores: Tensor) -> bool:
 _REDUCTIONS = {"none": 0, "sum": 1, "mean": 2}
 
 
+@outside_graphs
 def _native_loss(
     inputs: Inputs,
     risk: int,
@@ -165,6 +174,7 @@ def _where_possible(grad_loss: Tensor, gradient: Tensor) -> Tensor:
     return grad_loss.masked_fill((gradient == 0).all(-1).all(0), 0.0)
 
 
+@outside_graphs
 def _path_groups(
     scores: Tensor,
     targets: Tensor,
@@ -183,6 +193,7 @@ def _path_groups(
     return log_share, log_likelihood.to(scores.dtype)
 
 
+@outside_graphs
 def _path_groups_backward(
     grad_share: Tensor,
     grad_likelihood: Tensor,
@@ -213,6 +224,7 @@ def _check_padded(targets: Tensor) -> None:
         raise ValueError(f"path groups need targets of shape (N, U), got {tuple(targets.shape)}")
 
 
+@outside_graphs
 def _best_path(
     scores: Tensor,
     targets: Tensor,
@@ -252,9 +264,10 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, others: tuple[Any, ...], options: tuple[Any, ...]) -> Tensor:
         # one tensor and two tuples: autograd looks at every argument
-        ctx.save_for_backward(scores)
-        ctx.others, ctx.options = others, options
-        loss, ctx.dense = _native_loss(Inputs(scores, *others), *options, shapes_checked=True)
+        inputs = Inputs(scores, *others)
+        ctx.save_for_backward(*inputs[:4])
+        ctx.options = others[3:], options
+        loss, ctx.dense = _native_loss(inputs, *options, shapes_checked=True)
         return loss
 
     @staticmethod
@@ -263,10 +276,12 @@ class _Loss(torch.autograd.Function):
         dense: Any = ctx.dense
         ctx.dense = None
         if dense is None:  # handed out before: the graph was retained
-            inputs = Inputs(*ctx.saved_tensors, *ctx.others)
-            dense = _native_loss(inputs, *ctx.options, shapes_checked=True)[1]
-        if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
-            (scores,) = ctx.saved_tensors
+            others, options = ctx.options
+            dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options, shapes_checked=True)[1]
+        if is_batched(grad):  # many at once: nothing to look at, and no place for them all
+            dense = torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
+        elif wants_operator(grad):
+            scores = ctx.saved_tensors[0]
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
             dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
         elif grad.dim():
@@ -286,22 +301,22 @@ class _Groups(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         operands: tuple[Any, ...] = (*grads, *ctx.saved_tensors, *ctx.options)
-        if torch.is_grad_enabled():
+        if wants_operator(grads[0]):
             return (torch.ops.brctc.path_groups_backward(*operands), *[None] * 6)
         return (_path_groups_backward(*operands), *[None] * 6)
 
 
 class _WeighedLoss(torch.autograd.Function):
     @staticmethod
+    @outside_graphs
     def forward(ctx: Any, *operands: Tensor) -> Tensor:
-        ctx.save_for_backward(*operands)
         log_share, log_risk, log_likelihood, tokens = (operand.detach() for operand in operands)
         share, likelihood, tokens = log_share.contiguous(), log_likelihood.contiguous(), tokens.contiguous()
-        risk = log_risk.to(share.dtype).expand_as(share)
+        risk = log_risk.expand_as(share)
         if risk.stride(2) not in (0, 1) or risk.is_neg():
             risk = risk.resolve_neg().contiguous()
-        loss, ctx.grad_likelihood = torch.empty_like(likelihood), torch.empty_like(likelihood)
-        ctx.grad_share = torch.empty_like(share)
+        loss, grad_likelihood = torch.empty_like(likelihood), torch.empty_like(likelihood)
+        grad_share = torch.empty_like(share)
         _native.weigh(
             share.data_ptr(),
             risk.data_ptr(),
@@ -310,25 +325,28 @@ class _WeighedLoss(torch.autograd.Function):
             likelihood.data_ptr(),
             tokens.data_ptr(),
             loss.data_ptr(),
-            ctx.grad_likelihood.data_ptr(),
-            ctx.grad_share.data_ptr(),
+            grad_likelihood.data_ptr(),
+            grad_share.data_ptr(),
             share.dtype == torch.float64,
             torch.get_num_threads(),
         )
+        ctx.save_for_backward(*operands, grad_share, grad_likelihood)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
+        *operands, grad_share, grad_likelihood = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the reference can be differentiated again
-            operands: tuple[Tensor, ...] = ctx.saved_tensors
-            loss = reference.weighed_loss(*operands)
-            wanted = [operand for operand in operands if operand.requires_grad]
+            # by views of the operands: the risk may itself depend on the shares, which is not counted here
+            views = [operand.view_as(operand) for operand in operands]
+            wanted = [view for view in views if view.requires_grad]
+            loss = reference.weighed_loss(*views)
             found = list(torch.autograd.grad(loss, wanted, grad, create_graph=True))
-            return tuple(found.pop(0) if operand.requires_grad else None for operand in operands)
-        share = ctx.grad_share * grad[:, None, None]
-        risk = share.sum_to_size(ctx.saved_tensors[1].shape) if ctx.needs_input_grad[1] else None
-        return share, risk, ctx.grad_likelihood * grad, None
+            return tuple(found.pop(0) if view.requires_grad else None for view in views)
+        share = grad_share * grad[:, None, None]
+        risk = share.sum_to_size(operands[1].shape) if ctx.needs_input_grad[1] else None
+        return share, risk, grad_likelihood * grad, None
 
 
 # ---- operators ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from brctc import _native
+from brctc.kernels.operators import outside_graphs
 
 Lengths = Tensor | Sequence[int] | int
 
@@ -163,6 +164,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cpu and tensor.is_contiguous() else tensor.cpu().contiguous()
 
 
+@outside_graphs
 def check_values(inputs: Inputs) -> None:
     """Raises for lengths and labels out of range, naming the utterance and the value."""
     local = inputs._replace(

@@ -14,7 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.operators import is_traced, no_second_derivative, register
+from brctc.kernels.operators import (
+    needs_operators,
+    no_second_derivative,
+    outside_graphs,
+    register,
+    wants_operator,
+)
 from brctc.kernels.reduction import mean_weights, reduce_losses
 from brctc.kernels.transducer_inputs import (
     NUMBERS_PER_CELL,
@@ -35,7 +41,7 @@ _LEAST_ROWS = 512
 
 def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
     """The reduced loss. Always validates, like cpu.loss."""
-    if any(is_traced(tensor) for tensor in joint):
+    if any(needs_operators(tensor) for tensor in joint):
         losses = torch.ops.brctc.transducer_joint_loss(*joint, *labels)
         return reduce_losses(losses, labels.target_lengths, reduction, zero_infinity=False)
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in joint)
@@ -46,29 +52,36 @@ class _JointLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         joint, labels, (reduction, gradient) = Joint(*arguments[:4]), Labels(*arguments[4:8]), arguments[8:]
-        ctx.save_for_backward(*arguments[:7])
         ctx.blank = labels.blank
         lengths = labels.target_lengths.to("cpu", torch.float64)
         ctx.weights = mean_weights(lengths) if reduction == "mean" else torch.ones_like(lengths)
         wanted = ctx.needs_input_grad[:4] if gradient and reduction != "none" else [False] * 4
-        losses, ctx.grads = _Pass(joint, labels, ctx.weights, wanted).run()
+        losses, grads = _run(joint, labels, ctx.weights, wanted)
+        ctx.save_for_backward(*arguments[:7], *grads)
         result = losses if reduction == "none" else torch.dot(losses, ctx.weights)
         return result.to(joint.encoder.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        *tensors, targets, logit_lengths, target_lengths = ctx.saved_tensors
-        joint, labels = Joint(*tensors), Labels(targets, logit_lengths, target_lengths, ctx.blank)
-        if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
+        saved: tuple[Any, ...] = ctx.saved_tensors
+        joint, labels = Joint(*saved[:4]), Labels(saved[4], saved[5], saved[6], ctx.blank)
+        if wants_operator(grad):
             grad_losses = grad * ctx.weights
             found = torch.ops.brctc.transducer_joint_loss_backward(grad_losses, *joint, *labels)
         elif grad.dim() == 0:
-            found = [None if known is None else known * grad for known in ctx.grads]
+            found = [None if known is None else known * grad for known in saved[7:]]
         else:
             weights = grad.double().contiguous()
-            found = _Pass(joint, labels, weights, ctx.needs_input_grad[:4]).run()[1]
+            found = _run(joint, labels, weights, ctx.needs_input_grad[:4])[1]
         return (*found, *[None] * 6)
+
+
+@outside_graphs
+def _run(
+    joint: Joint, labels: Labels, weights: Tensor, wanted: Sequence[bool]
+) -> tuple[Tensor, list[Tensor | None]]:
+    return _Pass(joint, labels, weights, wanted).run()
 
 
 class _Part(NamedTuple):
@@ -198,7 +211,7 @@ class _Pass:
 def _transducer_joint_loss(*arguments: Any) -> Tensor:
     joint, labels = _checked(arguments)
     ones = torch.ones(len(joint.encoder), dtype=torch.float64, device="cpu")
-    return _Pass(joint, labels, ones, [False] * 4).run()[0].to(joint.encoder.dtype)
+    return _run(joint, labels, ones, [False] * 4)[0].to(joint.encoder.dtype)
 
 
 def _transducer_joint_loss_backward(grad_losses: Tensor, *arguments: Any) -> list[Tensor | None]:
@@ -206,7 +219,7 @@ def _transducer_joint_loss_backward(grad_losses: Tensor, *arguments: Any) -> lis
     if grad_losses.shape != joint.encoder.shape[:1] or not grad_losses.is_floating_point():
         found = f"{grad_losses.dtype} {tuple(grad_losses.shape)}"
         raise ValueError(f"grad_losses is {found}, expected {len(joint.encoder)} floating-point values")
-    return _Pass(joint, labels, grad_losses.detach().double().contiguous(), [True] * 4).run()[1]
+    return _run(joint, labels, grad_losses.detach().double().contiguous(), [True] * 4)[1]
 
 
 def _checked(arguments: tuple[Any, ...]) -> tuple[Joint, Labels]:

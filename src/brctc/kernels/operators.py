@@ -1,10 +1,15 @@
 """How a native function becomes an operator of torch: traced, compiled and exported like torch's own."""
 
+import functools
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _library = torch.library.Library("brctc", "FRAGMENT")
 
@@ -33,14 +38,52 @@ def no_second_derivative(ctx: Any, *grads: Tensor) -> None:
     )
 
 
+def outside_graphs(function: Function) -> Function:
+    """Keeps compilers out of a function that hands addresses to native code: a graph that breaks between
+    the two frees what the address is of. torch.compiler.disable, but does not import the compiler itself.
+    """
+    disabled: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        nonlocal disabled
+        if disabled is None and "torch._dynamo" in sys.modules:
+            disabled = torch.compiler.disable(function)
+        return (disabled or function)(*arguments, **options)
+
+    setattr(run, "_torchdynamo_disable", True)  # noqa: B010
+    return cast("Function", run)
+
+
 def is_traced(scores: Tensor) -> bool:
     """Whether somebody looks at operators: a compiler, a tensor subclass, a dispatch mode."""
-    if (
+    return (
         torch.compiler.is_compiling()
         or type(scores) not in (Tensor, torch.nn.Parameter)
         or torch._C._len_torch_dispatch_stack() > 0
-    ):
+    )
+
+
+def needs_operators(scores: Tensor) -> bool:
+    """Whether native code is to be called as an operator of torch, and not at once."""
+    if is_traced(scores):
         return True
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError("torch.func does not reach into native code: pass backend='reference'")
     return False
+
+
+def wants_operator(grad: Tensor) -> bool:
+    """The same for a backward pass: with create_graph=True, the operator says that it has no derivative."""
+    if is_batched(grad):
+        raise RuntimeError(
+            "batched gradients (is_grads_batched, vectorize) do not reach into native code: "
+            "pass backend='reference'"
+        )
+    return torch.is_grad_enabled() or torch.compiler.is_compiling()
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether one of torch's vmaps has made it; a compiler cannot ask, and has no such tensors."""
+    compiled = torch.compiler.is_compiling()
+    return not compiled and (is_legacy_batchedtensor(tensor) or is_batchedtensor(tensor))

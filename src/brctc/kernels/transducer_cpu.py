@@ -11,7 +11,13 @@ from torch import Tensor
 
 from brctc import _native
 from brctc.kernels.joint_cpu import joint_loss
-from brctc.kernels.operators import is_traced, no_second_derivative, register
+from brctc.kernels.operators import (
+    needs_operators,
+    no_second_derivative,
+    outside_graphs,
+    register,
+    wants_operator,
+)
 from brctc.kernels.transducer_inputs import NUMBERS_PER_CELL, Labels, check_labels, native_transducer
 
 __all__ = ["joint_loss", "losses"]
@@ -23,7 +29,7 @@ READS_HALF = False
 def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
     """-log P(targets) of every utterance, (N). Always validates, like cpu.loss."""
     arguments = (logits, *labels, torch.is_grad_enabled() and logits.requires_grad)
-    if is_traced(logits):
+    if needs_operators(logits):
         return torch.ops.brctc.transducer_loss(*arguments)[0]
     return _Losses.apply(*arguments)
 
@@ -39,6 +45,7 @@ def _address(logits: Tensor) -> tuple[int, int, int, int]:
     return logits.data_ptr(), logits.stride(0), logits.stride(1), logits.stride(2)
 
 
+@outside_graphs
 def _transducer_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     """Losses (N), and the cells of the lattice for the backward pass."""
     *labels, gradient = arguments
@@ -77,6 +84,7 @@ def _native_gradient(native: _native.Transducer, grad: Tensor, logits: Tensor, c
     return native.gradient(*_address(logits), cells.data_ptr(), weights.data_ptr())
 
 
+@outside_graphs
 def _transducer_loss_backward(
     grad_losses: Tensor,
     logits: Tensor,
@@ -102,6 +110,7 @@ class _Losses(torch.autograd.Function):
     """An eager call: the registered operators below cost 150 us more."""
 
     @staticmethod
+    @outside_graphs
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         logits, *labels, gradient = arguments
         cells = logits.new_empty(_cell_numbers(logits))
@@ -116,7 +125,7 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, *labels, cells = ctx.saved_tensors
         operands: tuple[Any, ...] = (*grads, logits, *labels, ctx.blank, cells)
-        if torch.is_grad_enabled():  # create_graph=True: the operator says that it has no derivative
+        if wants_operator(grads[0]):
             return (torch.ops.brctc.transducer_loss_backward(*operands), *[None] * 5)
         return (_transducer_loss_backward(*operands), *[None] * 5)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from brctc import _native
 from brctc.kernels.inputs import Lengths, check_blank, integer_lengths, integers, local_tensor
+from brctc.kernels.operators import outside_graphs
 
 NUMBERS_PER_CELL = 4  # what the native core keeps of a row of logits: native/transducer.h
 
@@ -59,6 +60,7 @@ def check_labels(labels: Labels, shape: tuple[int, ...]) -> None:
             raise ValueError(f"{name} has {lengths.numel()} values for {batch} utterances")
 
 
+@outside_graphs
 def native_transducer(labels: Labels, shape: tuple[int, ...], dtype: torch.dtype) -> _native.Transducer:
     """The batch as the native core takes it. Raises for lengths and labels out of range, naming the
     utterance and the value."""
