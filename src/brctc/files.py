@@ -1,5 +1,6 @@
 """Files that are whole or not there at all, whenever the power goes."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,6 +36,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes plain data the same way."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of what is in a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager

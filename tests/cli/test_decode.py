@@ -86,6 +86,31 @@ def test_utterances_that_would_be_one(folder, other, option):
     assert found.err == f"brctc decode: {other} and s_a would both be written to s_a\n"
 
 
+def test_one_that_cannot_be_read_does_not_stop_the_others(folder):
+    path = folder / "u0.wav"
+    rows = [Row("gone", "one", folder / "gone.wav", 1.0), Row("a", "one", path, 1.0), Row("b", "", path, 1.0)]
+    write_manifest(folder / "partly.tsv", rows)
+    found = brctc(folder, "decode", "model", "--manifest", "partly.tsv", "--jsonl", "partly.jsonl")
+    assert found.code == 2
+    assert [id for id, _ in lines(found)] == ["a", "b"]
+    assert found.err.endswith("brctc decode: gone.wav: no such file\n")
+    assert " of 1)" in found.err  # b has no text to compare with
+    results = [json.loads(line) for line in (folder / "partly.jsonl").read_text().splitlines()]
+    assert [result["id"] for result in results] == ["a", "b"]
+    nothing = brctc(folder, "decode", "model", "gone.wav", "lost.wav", "--jsonl", "nothing.jsonl")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "2 could not be recognized:\n  gone.wav: no such file\n  lost.wav: no such file" in nothing.err
+    assert not (folder / "nothing.jsonl").exists()
+
+
+def test_features_of_another_kind_are_refused(folder):
+    prepared = ("prepare", "all.tsv", "--split", "test", "--out", "slow", "--features.frame-shift-ms", "20")
+    assert brctc(folder, *prepared).code == 0
+    found = brctc(folder, "decode", "model", "--prepared", "slow")
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("brctc decode: the model takes 80 features of ")
+
+
 @pytest.mark.parametrize("model", ["early", "finally-early"])
 def test_no_times_of_a_model_that_finishes_early(folder, model):
     found = brctc(folder, "decode", model, "u0.wav", "--ctm", "early.ctm")

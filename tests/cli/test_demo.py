@@ -5,11 +5,14 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
+from brctc.cli.compare import compare
 from brctc.cli.shared import find_recipe, parse_assignments
 from brctc.cli.side_by_side import last_record, train_side_by_side
-from brctc.train import latest_checkpoint, load_recipe, read_metrics
+from brctc.data.prepared import PreparedWriter
+from brctc.train import latest_checkpoint, load_recipe, parse_recipe, read_metrics
 from tests.cli.commands import CONTEXT, SMALL, Command, brctc
 
 CHANGES = [change for change in SMALL if "prepared" not in change]
@@ -103,8 +106,20 @@ def test_last_record(tmp_path):
     assert last_record(tmp_path) == {}
     path = tmp_path / "metrics.jsonl"
     lines = [f'{{"step": {i}, "loss": {i / 2}}}\n' for i in range(5000)]
-    path.write_text("".join([*lines, '{"step": 4999, "dev_error": 0.5}\n', '{"step": 50']))
+    path.write_text("".join([*lines, "\0\0\n", '{"step": 4999, "dev_error": 0.5}\n', '{"step": 50']))
     assert last_record(tmp_path) == {"step": 4999, "loss": 2499.5, "dev_error": 0.5}
+
+
+def test_compare_without_a_test_split_is_refused_before_it_trains(tmp_path):
+    recipe = load_recipe(find_recipe("handwriting/vanilla"))
+    corpus = {"manifests": {"train": "train.tsv", "dev": "dev.tsv"}, "prepared": str(tmp_path / "prepared")}
+    for split in ("train", "dev"):
+        with PreparedWriter(tmp_path / "prepared", split, feature_dim=3, frame_shift_s=0.01) as writer:
+            writer.add("a", "1", np.zeros((20, 3), np.float32))
+    recipe = parse_recipe(recipe.model_dump(mode="json") | {"corpus": corpus})
+    with pytest.raises(ValueError, match="prepared has no prepared split 'test'"):
+        compare({"vanilla": recipe}, tmp_path / "exp")
+    assert not (tmp_path / "exp").exists()
 
 
 def test_compare_trains_decodes_and_reports(tmp_path):

@@ -108,6 +108,13 @@ def test_resampling_is_told(tmp_path):
         (("a.tsv", "b.tsv", "--split", "train"), "2 manifests need as many different splits, got train"),
         (("a/x.tsv", "b/x.tsv"), "2 manifests need as many different splits, got x, x"),
         (("a.tsv",), "a.tsv: No such file or directory"),
+        (("a.tsv", "--set", "seed=1"), "--set is for a --corpus, not for manifests"),
+        (("a.tsv", "--source", "x"), "--source is for a --corpus, not for manifests"),
+        (
+            ("--corpus", "handwriting", "--speeds", "1"),
+            "--speeds is for manifests: a corpus has its options in",
+        ),
+        (("--corpus", "grid", "--features.num-bins", "40"), "--features is for manifests"),
         (("--corpus", "digit-strings"), "digit-strings: source: Field required"),
         (("--corpus", "handwriting", "--set", "seed"), "--set takes key=value, got 'seed'"),
         (
@@ -121,3 +128,24 @@ def test_refusals(tmp_path, arguments, message):
     assert found.code == 2
     assert found.err.startswith(f"brctc prepare: {message}")
     assert "Traceback" not in found.err
+
+
+def test_speeds_are_whole_percents(tmp_path):
+    path = write(tmp_path / "a.wav", noise(1.0, rate=16000), 16000)
+    write_manifest(tmp_path / "train.tsv", [Row("a", "b", path, 1.0)])
+    for speed in ("0", "-1", "1.004"):
+        found = brctc(tmp_path, "prepare", "train.tsv", "--out", "p", "--speeds", speed)
+        assert found.code == 2
+        assert f"speeds has {speed}, expected 0.5 to 2 in whole hundredths" in found.err
+
+
+def test_what_cannot_be_stored_is_listed(tmp_path):
+    fine = write(tmp_path / "a.wav", noise(1.0, rate=16000), 16000)
+    rows = [Row("a", "b", fine, 1.0), Row("a_sp0.9", "b", fine, 1.0)]
+    write_manifest(tmp_path / "train.tsv", rows)
+    found = brctc(tmp_path, "prepare", "train.tsv", "--out", "p", "--speeds", "0.9", "1")
+    assert found.code == 2
+    assert "a_sp0.9: the id was used before" in found.err
+    found = brctc(tmp_path, "prepare", "train.tsv", "--out", "p", "--speeds", "0.9", "1", "--skip-bad")
+    assert found.code == 0, found.err
+    assert "train: 1 left out:\n  a_sp0.9: the id was used before" in found.out

@@ -37,10 +37,21 @@ def test_optional_columns_and_foreign_ones(tmp_path):
     )
     first, second = read_manifest(path)
     assert first == Row(
-        "u1", "two words", tmp_path / "a.wav", 1.5, word_times=(("two", 0.0, 0.5), ("words", 0.5, 1.25))
+        "u1",
+        "two words",
+        tmp_path / "a.wav",
+        1.5,
+        word_times=(("two", 0.0, 0.5), ("words", 0.5, 1.25)),
+        others=(("gender", "f"),),
     )
     assert second.word_times is None
     assert second.speaker is None
+    write_manifest(tmp_path / "again.tsv", [first, second, Row("u3", "y", tmp_path / "c.wav", 1.0)])
+    assert [row.others for row in read_manifest(tmp_path / "again.tsv")] == [
+        (("gender", "f"),),
+        (("gender", "m"),),
+        (("gender", ""),),
+    ]
 
 
 def test_byte_order_mark_is_no_part_of_a_name(tmp_path):

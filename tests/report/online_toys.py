@@ -13,9 +13,9 @@ SMALL = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "subsampling_channels": 
 DRIFT_S, LENGTH_S = 0.3, 0.25
 
 
-def make_model(encoder):
+def make_model(encoder, tokens="word"):
     torch.manual_seed(2)
-    tokenizer = Tokenizer.train(["one two six"], TokenConfig(kind="word"))
+    tokenizer = Tokenizer.train(["one two six"], TokenConfig(kind=tokens))
     system = System(SystemConfig(encoder=encoder), FEATURES.num_bins, tokenizer.size)
     known = torch.from_numpy(fbank(noise(2.0, 9), FEATURES))
     system.set_statistics(known.mean(0), known.std(0))
@@ -25,9 +25,9 @@ def make_model(encoder):
     return Model(system.eval(), tokenizer, FEATURES, None, {})
 
 
-def online_model():
+def online_model(tokens="word"):
     contexts = {"chunk_frames": 4, "left_context_frames": 4, "right_context_frames": 2, "memory_size": 2}
-    return make_model(EmformerConfig(layers=2, **contexts, **SMALL))
+    return make_model(EmformerConfig(layers=2, **contexts, **SMALL), tokens)
 
 
 def online_split(folder, model):

@@ -7,9 +7,11 @@ import pytest
 
 from brctc.data import FeatureConfig, Prepared, PreparedWriter, WordTime, fbank
 from brctc.models import EncoderConfig, Model, save_model
-from brctc.report import OnlineEvaluation, evaluate_online
+from brctc.report import OnlineEvaluation, evaluate_online, evaluate_runs, evaluate_trials
+from brctc.train import Cell
 from tests.decode.test_streaming import sound
-from tests.report.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model
+from tests.report.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model, online_model
+from tests.train.tiny import tiny_recipe
 
 
 def test_what_was_built_in_is_found(model, split, tmp_path):
@@ -62,6 +64,36 @@ def test_no_reference_times(model, tmp_path):
     read = OnlineEvaluation.from_json(found.to_json())
     assert read.error == found.error
     assert math.isnan(read.latency_ms)
+
+
+@pytest.fixture(scope="module")
+def mixed(model, tmp_path_factory):
+    """Models of words and of characters, by their tokens."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for name, found in (("word", model), ("char", online_model("char"))):
+        save_model(folder / name, *(getattr(found, field) for field in found.__dataclass_fields__))
+    return {name: folder / name for name in ("word", "char")}
+
+
+@pytest.mark.parametrize("first", ["word", "char"])
+def test_models_have_the_unit_of_the_first(mixed, split, first):
+    runs = {name: mixed[name] for name in sorted(mixed, reverse=first == "word")}
+    found = evaluate_runs(runs, split, limit=2)
+    assert found.trials[0].name == first
+    assert {trial.online.unit for trial in found.trials} == {first}
+    assert len({trial.online.error.tokens for trial in found.trials}) == 1
+
+
+def test_cells_have_the_unit_of_the_first(mixed, split, tmp_path):
+    """A cell that was measured in another unit is measured again."""
+    cells = {name: Cell(name, name, 160, 80, tiny_recipe(tmp_path, tokens={"kind": name})) for name in mixed}
+    folder = mixed["word"].parent
+    (alone,) = evaluate_trials([cells["char"]], folder, split).trials
+    assert alone.online.unit == "char"
+    both = evaluate_trials([cells["word"], cells["char"]], folder, split).trials
+    assert [trial.online.unit for trial in both] == ["word", "word"]
+    stored = OnlineEvaluation.from_json((mixed["char"] / "online.json").read_text())
+    assert stored.to_json() == both[1].online.to_json()
 
 
 def test_refusals(model, split):

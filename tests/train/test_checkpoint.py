@@ -136,6 +136,13 @@ def test_nothing_usable(saved):
     assert latest_checkpoint(saved.parent / "empty") is None
 
 
+def test_an_older_one_is_set_aside_too(saved):
+    oldest, newest = list_checkpoints(saved.parent)
+    truncate(oldest / "model.safetensors")
+    assert [path.name for path in set_aside_damaged(saved.parent)] == [f"damaged-{oldest.name}"]
+    assert list_checkpoints(saved.parent) == [newest]
+
+
 def test_pruning_keeps_regular_ones(tmp_path):
     for step, regular in ((1, True), (2, True), (3, False), (4, True), (5, True), (6, False)):
         save_checkpoint(checkpoint_path(tmp_path, 0, step), example(regular=regular))

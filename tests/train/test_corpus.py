@@ -1,12 +1,14 @@
 """From a recipe to prepared splits: a user's own manifests, and what does not fit together."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from brctc.data import PreparationError, Prepared, Row, write_manifest
+from brctc.data import FeatureConfig, PreparationError, Prepared, Row, write_manifest
+from brctc.data.prepared import PreparedWriter
 from brctc.models import load_model
 from brctc.train import RecipeError, train
 from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
@@ -85,3 +87,100 @@ def test_a_preparation_that_was_cut_off_is_done_again(manifests, tmp_path):
     assert not is_prepared(recipe)
     train(recipe, tmp_path / "run", progress=False)
     assert is_prepared(recipe)
+
+
+def test_splits_that_are_there_are_kept(manifests, tmp_path):
+    recipe = recipe_of(manifests, tmp_path)
+    prepare_recipe(recipe)
+    (tmp_path / "prepared" / "dev.json").unlink()
+    before = (tmp_path / "prepared" / "train.json").stat().st_mtime_ns
+    prepare_recipe(recipe)
+    assert (tmp_path / "prepared" / "train.json").stat().st_mtime_ns == before
+    (tmp_path / "prepared" / "dev.json").unlink()
+    (tmp_path / "prepared" / "corpus.json").unlink()  # as `brctc prepare` leaves it
+    with pytest.raises(RecipeError, match=r"has no dev, and what it has \(train\) was prepared by hand"):
+        train(recipe, tmp_path / "run", progress=False)
+    assert (tmp_path / "prepared" / "train.json").stat().st_mtime_ns == before
+
+
+def test_a_manifest_that_has_changed_is_noticed(manifests, tmp_path):
+    paths = {split: str(shutil.copy(path, tmp_path)) for split, path in manifests.items()}
+    for path in paths.values():
+        text = (
+            Path(path)
+            .read_text()
+            .replace("\t" + "train-", "\t" + str(Path(manifests["train"]).parent / "train-"))
+        )
+        text = text.replace("\tdev-", "\t" + str(Path(manifests["dev"]).parent / "dev-"))
+        Path(path).write_text(text)
+    recipe = recipe_of(paths, tmp_path)
+    prepare_recipe(recipe)
+    open_corpus(recipe)
+    lines = Path(paths["dev"]).read_text().splitlines(keepends=True)
+    Path(paths["dev"]).write_text("".join(lines[:-1]))
+    with pytest.raises(RecipeError, match=r"was prepared from .*dev.tsv, which has changed since"):
+        open_corpus(recipe)
+    Path(paths["dev"]).unlink()  # prepared elsewhere
+    open_corpus(recipe)
+
+
+def write_split(folder, split, utterances):
+    """Ids with texts and frames."""
+    features = FeatureConfig(num_bins=40)
+    with PreparedWriter(folder, split, feature_dim=40, frame_shift_s=0.01, feature_config=features) as writer:
+        for id, text, frames in utterances:
+            writer.add(id, text, np.zeros((frames, 40), np.float32))
+
+
+def test_texts_are_checked_with_the_tokenizer_of_the_run(manifests, tmp_path):
+    recipe = recipe_of(manifests, tmp_path, tokens={"kind": "char"})
+    train_run = train(recipe, tmp_path / "run", progress=False).parent
+    upper = [(f"u{i}", "YES NO", 100) for i in range(4)]
+    other = recipe_of(
+        manifests,
+        tmp_path,
+        tokens={"kind": "char"},
+        corpus={"manifests": manifests, "prepared": str(tmp_path / "upper")},
+        start=str(train_run),
+        stages={"only": {"steps": 3, "weights": {"ctc": 1}, "inherit": "whole"}},
+    )
+    for split in ("train", "dev"):
+        write_split(tmp_path / "upper", split, upper)
+    with pytest.raises(
+        RecipeError, match=r"83.3% of the labels of 'train' are not in the vocabulary .* as in u0"
+    ):
+        train(other, tmp_path / "shouting", progress=False)
+    write_split(
+        tmp_path / "upper", "train", [*[(f"u{i}", "yes no", 100) for i in range(4)], ("u4", "no yes", 20)]
+    )
+    with pytest.raises(
+        RecipeError, match=r"upper \(train\):\n  u4: the transcript is too long: its 6 tokens"
+    ):
+        train(other, tmp_path / "shouting", progress=False)
+    write_split(tmp_path / "upper", "train", [(f"u{i}", "yes no", 100) for i in range(4)])
+    write_split(tmp_path / "upper", "dev", [("d0", "yes Ono", 100)])
+    train(other, tmp_path / "shouting", progress=False)
+    log = (tmp_path / "shouting" / "train.log").read_text()
+    assert "14.3% of the labels of 'dev' are not in the vocabulary" in log
+
+
+def test_a_run_goes_on_with_its_own_data(manifests, tmp_path):
+    recipe = recipe_of(manifests, tmp_path)
+    run_dir = train(recipe, tmp_path / "run", progress=False).parent
+    (run_dir / "model" / "model.json").unlink()  # as if killed before the very end
+    shutil.rmtree(tmp_path / "prepared")
+    write_split(tmp_path / "prepared", "train", [("other", "yes", 100)])
+    write_split(tmp_path / "prepared", "dev", [("other", "yes", 100)])
+    with pytest.raises(
+        RecipeError, match=r"run was begun with another split 'train' than .*prepared has now"
+    ):
+        train(recipe, run_dir, resume=True, progress=False)
+    shutil.rmtree(tmp_path / "prepared")
+    train(recipe, run_dir, resume=True, progress=False)
+    assert (run_dir / "model" / "model.json").exists()
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_none(manifests, tmp_path):
+    with pytest.raises(ValueError, match=r"a batch holds 0.1 s"):
+        train(recipe_of(manifests, tmp_path, batch_s=0.1), tmp_path / "run", progress=False)
+    train(recipe_of(manifests, tmp_path), tmp_path / "run", progress=False)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from brctc.train import latest_checkpoint, list_checkpoints, read_metrics
+from brctc.train import run as run_module
+from brctc.train.run import StopSignal
 from tests.train.children import start_training
 from tests.train.tiny import tiny_recipe
 
@@ -51,6 +53,25 @@ def uninterrupted(tmp_path_factory):
     child.join()
     assert child.exitcode == 0
     return recipe, folder / "whole"
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
+    with StopSignal() as stop:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # torchrun passes on what all have got
+        assert stop.received
+        monkeypatch.setattr(run_module, "SAME_SIGNAL_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_damaged_metrics_are_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n\0\0\0\n{"step": 2}\n{"st')
+    assert read_metrics(tmp_path) == [{"step": 1}, {"step": 2}]
+    path.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"line 2 of .*metrics.jsonl is damaged"):
+        read_metrics(tmp_path)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from brctc.cli.evaluate import show
 from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
 from brctc.cli.side_by_side import train_side_by_side
+from brctc.data import Prepared
 from brctc.report import make_report
 from brctc.train import Recipe, load_recipe
 from brctc.train.corpus import is_prepared, prepare_recipe
@@ -55,6 +56,7 @@ def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
             raise ValueError(f"{name} has another corpus or other features than {next(iter(recipes))}")
     try:
         prepare_corpus_of(first)
+        Prepared(first.corpus.prepared, "test")  # before hours of training: there is something to decode
         train_side_by_side(recipes, out)
         with progress_bars() as bars:
             evaluation = make_report([out / name for name in recipes], out / "report.html", progress=bars)

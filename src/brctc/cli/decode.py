@@ -12,8 +12,9 @@ from brctc.data import Prepared, read_manifest
 from brctc.decode import Recognizer, Result, write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.output import ctm_name
 from brctc.decode.recognizer import NO_ALIGNMENT, Method
-from brctc.decode.sources import Source
+from brctc.decode.sources import Input, Source, check_features, read_source
 from brctc.metrics import error_rate
+from brctc.models import Model
 from brctc.train import model_directory
 
 FROM_RECIPE = arg(help_behavior_hint="(default: the recipe's)")
@@ -71,33 +72,56 @@ def command(
     given = {"method": method, "beam": beam, "ctc_weight": ctc_weight, "length_reward": length_reward}
     recipe = recognizer.model.description.get("recipe", {}).get("decode", {})
     options = recipe | {name: value for name, value in given.items() if value is not None}
-    sources, texts = find_sources(audio, manifest, prepared, split)
+    sources, texts = find_sources(recognizer.model, audio, manifest, prepared, split)
     times = any(path is not None for path in (ctm, srt, textgrid))
     if ctm is not None:
         check_names(texts or {}, ctm_name)
     if srt is not None or textgrid is not None:
         check_names(texts or {})
 
+    results: list[Result] = []
+    failed: list[str] = []
+
     def show(result: Result) -> None:
         print(f"{result.id}\t{result.text}", flush=True)
+        results.append(result)
         if times and result.no_times not in (None, NO_ALIGNMENT):  # it is the model's fault, not the audio's
             raise ValueError(f"there are no times to write: {result.no_times}")
 
-    results: list[Result] = []
-    for batch in batches(sources, batch_size):
-        results += recognizer.recognize(
-            batch, batch_size=batch_size, times=times or jsonl is not None, on_result=show, **options
-        )
-    if jsonl is not None:
+    stopped = False  # what there is, is written also then
+    try:
+        for batch in batches(readable(sources, recognizer.model, failed), batch_size):
+            recognizer.recognize(
+                batch, batch_size=batch_size, times=times or jsonl is not None, on_result=show, **options
+            )
+    except KeyboardInterrupt:
+        stopped = True
+    if jsonl is not None and results:
         write_jsonl(jsonl, results)
-    write_times(results, ctm, srt, textgrid)
-    if texts is not None:
+    if results:
+        write_times(results, ctm, srt, textgrid)
+    known = [result for result in results if texts and texts[result.id].strip()]
+    if texts and known:
         kind = recognizer.model.tokenizer.kind
-        show_errors([texts[result.id] for result in results], [result.text for result in results], kind)
+        show_errors([texts[result.id] for result in known], [result.text for result in known], kind)
+    if stopped:
+        raise KeyboardInterrupt(f"stopped after {len(results)} utterances")
+    if failed:
+        several = [f"{len(failed)} could not be recognized:"] if len(failed) > 1 else []
+        raise ValueError("\n  ".join([*several, *failed]))
+
+
+def readable(sources: Iterator[Source], model: Model, failed: list[str]) -> Iterator[Input]:
+    """What can be recognized; what cannot goes to `failed`, and does not stop the others."""
+    for source in sources:
+        try:
+            yield read_source(source, model)
+        except ValueError as error:
+            failed.append(str(error))
 
 
 def find_sources(
-    audio: Sequence[Path], manifest: Path | None, prepared: Path | None, split: str
+    model: Model, audio: Sequence[Path], manifest: Path | None, prepared: Path | None, split: str
 ) -> tuple[Iterator[Source], dict[str, str] | None]:
     """What to recognize, and the texts by id where they are known."""
     if manifest is not None:
@@ -105,6 +129,7 @@ def find_sources(
         return iter(rows), {row.id: row.text for row in rows}
     if prepared is not None:
         opened = Prepared(prepared, split)
+        check_features("the model", model, opened)
         found = ((utterance.id, opened.features(i)) for i, utterance in enumerate(opened.utterances))
         return found, {utterance.id: utterance.text for utterance in opened.utterances}
     by_id: dict[str, Path] = {}
@@ -114,9 +139,9 @@ def find_sources(
     return iter(audio), None
 
 
-def batches(sources: Iterator[Source], size: int) -> Iterator[list[Source]]:
+def batches(sources: Iterator[Input], size: int) -> Iterator[list[Input]]:
     """So many at a time: features are in memory only while they are recognized."""
-    batch: list[Source] = []
+    batch: list[Input] = []
     for source in sources:
         batch.append(source)
         if len(batch) >= size:

@@ -17,7 +17,8 @@ from brctc.data import (
     prepare_corpus,
     prepare_manifest,
 )
-from brctc.data.prepare import training_texts
+from brctc.data.prepare import check_speeds, training_texts
+from brctc.data.prepared import ORIGIN
 
 CHARACTERS, FILTERBANK = TokenConfig(), FeatureConfig()
 
@@ -69,10 +70,24 @@ def command(
     """
     if bool(manifests) == (corpus is not None):
         raise ValueError("say either MANIFEST... or --corpus")
+    mine = {
+        "--split": split != (),
+        "--skip-bad": skip_bad,
+        "--speeds": speeds != SPEEDS,
+        "--subsampling": subsampling != 4,
+        "--tokens": tokens != CHARACTERS,
+        "--features": features != FILTERBANK,
+    }
+    given = [name for name, is_given in mine.items() if is_given]
+    if corpus is not None and given:
+        raise ValueError(f"{given[0]} is for manifests: a corpus has its options in --set")
+    if corpus is None and (set or source is not None):
+        raise ValueError(f"{'--set' if set else '--source'} is for a --corpus, not for manifests")
     if corpus is not None:
         options: dict[str, Any] = parse_assignments(set)
         if source is not None:
             options["source"] = source
+        forget_origin(out)
         with progress_bars() as bars:
             progress = partial(bars, f"preparing {corpus}")
             summaries = list(prepare_corpus(corpus, out, progress=progress, **options).values())
@@ -82,7 +97,12 @@ def command(
     if len(names) != len(manifests) or len(names) != len({*names}):
         raise ValueError(f"{len(manifests)} manifests need as many different splits, got {', '.join(names)}")
     found = dict(zip(names, manifests, strict=True))
+    for manifest in manifests:
+        if not manifest.is_file():
+            raise ValueError(f"{manifest}: No such file or directory")
+    check_speeds(speeds)
     counted_in = training_tokens(found, tokens)
+    forget_origin(out)
     summaries, problems = [], []
     with progress_bars() as bars:
         for name, manifest in found.items():
@@ -106,6 +126,12 @@ def command(
         raise ValueError(
             "\n".join([*problems, "Nothing was written of these; --skip-bad leaves bad rows out."])
         )
+
+
+def forget_origin(out: Path) -> None:
+    """What a recipe has prepared here before is no longer what is here."""
+    if (out / ORIGIN).is_file():
+        (out / ORIGIN).unlink()
 
 
 def training_tokens(manifests: dict[str, Path], tokens: TokenConfig) -> TokenConfig | Tokenizer:

@@ -30,7 +30,7 @@ def command(
 
     Args:
         manifest: A TSV file, as `brctc prepare` takes it.
-        out: Gets the manifest with the times; columns that brctc does not know are left out.
+        out: Gets the manifest with the times, and with all its other columns.
         replace: Write the aligner's times for all rows that it can align.
     """
     rows = read_manifest(manifest)

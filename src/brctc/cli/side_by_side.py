@@ -148,7 +148,8 @@ def last_record(run_dir: Path) -> dict[str, Any]:
         lines = file.read().split(b"\n")[1 if start else 0 : -1]  # whole ones
     found: dict[str, Any] = {}
     for line in lines:
-        found |= json.loads(line)
+        if line.strip(b"\0"):  # of a power cut
+            found |= json.loads(line)
     return found
 
 

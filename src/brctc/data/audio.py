@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 
 _log = logging.getLogger("brctc.data")
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # what a program that writes WAV into a pipe leaves in the header
+_UNKNOWN_FROM = 0x7FFF0000  # a program that writes WAV into a pipe leaves 0, or about the most, in the header
 
 
 class AudioError(ValueError):
@@ -113,7 +113,7 @@ def _check_wav_size(path: Path) -> None:
             return
         promised = _data_size(file)
         left = path.stat().st_size - file.tell()
-    if promised is not None and promised not in _UNKNOWN_SIZES and left < promised:
+    if promised is not None and left < promised < _UNKNOWN_FROM:
         raise AudioError(f"{path}: truncated: {left} of {promised} bytes of samples are there")
 
 

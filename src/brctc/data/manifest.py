@@ -1,7 +1,7 @@
 """The one door for a corpus: a TSV file with a header and a line per utterance.
 
 Columns: id, text, path, duration; optional: speaker, start_sample, num_samples (a part of an audio
-file that several utterances share), word_times ("word:start-end ..." in seconds). Others are ignored.
+file that several utterances share), word_times ("word:start-end ..." in seconds). Others are kept, unread.
 A relative path is relative to the manifest's folder.
 """
 
@@ -39,6 +39,8 @@ class Row:
     start_sample: int | None = None
     num_samples: int | None = None
     word_times: tuple[WordTime, ...] | None = None
+    others: tuple[tuple[str, str], ...] = ()
+    """Names and values of columns that mean nothing here, for whoever writes the row again."""
 
 
 class Problem(NamedTuple):
@@ -112,6 +114,7 @@ def _parse_row(values: dict[str, str], folder: Path) -> Row:
         start_sample=_parse_count("start_sample", values.get("start_sample"), least=0),
         num_samples=_parse_count("num_samples", values.get("num_samples"), least=1),
         word_times=parse_word_times(values.get("word_times")),
+        others=tuple(item for item in values.items() if item[0] not in (*REQUIRED, *OPTIONAL)),
     )
 
 
@@ -164,10 +167,12 @@ def write_manifest(path: str | Path, rows: Sequence[Row]) -> None:
     """
     path = Path(path)
     columns = [*REQUIRED, *(name for name in OPTIONAL if any(getattr(row, name) is not None for row in rows))]
-    lines = ["\t".join(columns)]
+    others = list(dict.fromkeys(name for row in rows for name, _ in row.others))
+    lines = ["\t".join([*columns, *others])]
     for row in rows:
         values = [_format(getattr(row, name), path.parent) for name in columns]
-        for name, value in zip(columns, values, strict=True):
+        values += [dict(row.others).get(name, "") for name in others]
+        for name, value in zip([*columns, *others], values, strict=True):
             if set(value) & set("\t\n\r"):
                 raise ValueError(f"{row.id}: the {name} {value!r} contains a tab or a line break")
         lines.append("\t".join(values))

@@ -51,6 +51,7 @@ def prepare_manifest(
         skip_bad: leave bad rows out and list them in the summary.
     """
     features = features or FeatureConfig()
+    check_speeds(speeds)
     from_file = isinstance(manifest, str | Path)
     name = str(manifest) if from_file else f"split {split!r}"
     rows, problems = parse_manifest(manifest) if from_file else (list(manifest), [])
@@ -83,14 +84,18 @@ def prepare_manifest(
             if rate != features.sample_rate:
                 resampled.add(rate)
             samples = resample(samples, rate, features.sample_rate)
+            labels = tokenizer.encode(row.text)
             for speed in speeds:
                 id, word_times = at_speed(row.id, row.word_times, speed)
                 played = change_speed(samples, speed)
-                what = length_problem(row.text, num_frames(len(played), features), tokenizer, subsampling)
-                if what:
+                frames = num_frames(len(played), features)
+                what = length_problem(labels, frames, tokenizer.kind, subsampling)
+                if what is None and (skip_bad or not problems):  # else only further problems are of interest
+                    what = writer.problem_with(id, stored := fbank(played, features))
+                    if what is None:
+                        writer.add(id, row.text, stored, row.speaker, word_times)
+                if what is not None:
                     problems.append(Problem(id, what))
-                elif skip_bad or not problems:  # else only further problems are of interest
-                    writer.add(id, row.text, fbank(played, features), row.speaker, word_times)
         if problems and not skip_bad:
             raise PreparationError(name, problems)
     return dataclasses.replace(writer.summary(), skipped=tuple(problems), resampled=tuple(sorted(resampled)))
@@ -136,21 +141,20 @@ def training_texts(manifest: str | Path) -> list[str]:
     return [row.text for row in parse_manifest(manifest)[0] if row.text]
 
 
-def length_problem(text: str, frames: int, tokenizer: Tokenizer, subsampling: int) -> str | None:
-    """Says so if CTC cannot align a text with its frames."""
+def length_problem(ids: list[int], frames: int, kind: str, subsampling: int) -> str | None:
+    """Says so if CTC cannot align the tokens of a text with its frames."""
     if frames == 0:
         return "the audio is too short for one frame"
     given = subsampled(frames, subsampling)
     if given == 0:
         return f"the audio is too short: {subsampling}x subsampling leaves nothing of its {frames} frames"
-    ids = tokenizer.encode(text)
     if 2 * len(ids) <= given:  # enough whatever repeats there are
         return None
     infeasible = check_feasible(torch.tensor([ids]), [given], [len(ids)])
     if not infeasible:
         return None
     return (
-        f"the transcript is too long: its {len(ids)} tokens ({tokenizer.kind}) need "
+        f"the transcript is too long: its {len(ids)} tokens ({kind}) need "
         f"{infeasible[0].frames_needed} frames, the audio has {given} after {subsampling}x subsampling"
     )
 
@@ -185,6 +189,13 @@ def _read_row(file: AudioFile, row: Row) -> Audio | AudioError:
     if abs(seconds - row.duration) > DURATION_TOLERANCE_S:
         return AudioError(f"{row.path}: {seconds:.2f} s of audio, the manifest says {row.duration:.2f} s")
     return samples, file.sample_rate
+
+
+def check_speeds(speeds: Sequence[float]) -> None:
+    """Whole percents, since that is how audio is resampled."""
+    for speed in speeds:
+        if not 0.5 <= speed <= 2 or abs(100 * speed - round(100 * speed)) > 1e-6:
+            raise ValueError(f"speeds has {speed:g}, expected 0.5 to 2 in whole hundredths")
 
 
 def at_speed(

@@ -24,9 +24,12 @@ from torch import Tensor
 
 from brctc.data.features import FeatureConfig
 from brctc.data.manifest import Problem, WordTime
+from brctc.files import file_digest
 
 FORMAT = 1
 SHARD_BYTES = 64 << 20
+ORIGIN = "corpus.json"
+"""What a recipe has made the splits of a folder from; without it, they were prepared by hand."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +116,9 @@ class PreparedWriter:
         word_times: Sequence[WordTime] | None = None,
     ) -> None:
         """Adds an utterance with its features (T, F)."""
-        if id in self._entries:
-            raise ValueError(f"{id}: the id was used before")
-        if features.ndim != 2 or features.shape[1] != self.feature_dim or len(features) == 0:
-            raise ValueError(f"{id}: features of shape {features.shape}, expected (T, {self.feature_dim})")
-        with np.errstate(over="ignore"):  # an overflow is named below
-            stored = features.astype(np.float16)
-        if not np.isfinite(stored).all():
-            raise ValueError(f"{id}: a feature is not finite or beyond float16's range")
+        if problem := self.problem_with(id, features):
+            raise ValueError(f"{id}: {problem}")
+        stored = features.astype(np.float16)
         if self._shard_frames[-1] and self._shard_frames[-1] + len(stored) > self._shard_limit:
             self._close_shard()
             self._shard_frames.append(0)
@@ -135,6 +133,16 @@ class PreparedWriter:
         self._entries[id] = (utterance, len(self._shard_frames) - 1, self._shard_frames[-1])
         self._pending.append(stored)
         self._shard_frames[-1] += len(stored)
+
+    def problem_with(self, id: str, features: np.ndarray) -> str | None:
+        """Why `add` would refuse this."""
+        if id in self._entries:
+            return "the id was used before"
+        if features.ndim != 2 or features.shape[1] != self.feature_dim or len(features) == 0:
+            return f"features of shape {features.shape}, expected (T, {self.feature_dim})"
+        if not (np.abs(features) <= np.finfo(np.float16).max).all():
+            return "a feature is not finite or beyond float16's range"
+        return None
 
     def __enter__(self) -> "PreparedWriter":
         return self
@@ -274,6 +282,10 @@ class Prepared:
 
     def __len__(self) -> int:
         return len(self.utterances)
+
+    def digest(self) -> str:
+        """Changes with the utterances, and not with where they are."""
+        return file_digest(self.directory / f"{self.split}.cuts.jsonl.gz")
 
     def features(self, index: int) -> np.ndarray:
         """(T, F) float32 of an utterance."""

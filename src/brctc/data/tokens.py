@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from brctc.data.config import Config
 
 BLANK, UNKNOWN = "<blank>", "<unk>"
+UNKNOWN_ID = 1
 UNKNOWN_TEXT = "⁇"
 """What an unknown token is in decoded text: one character, so that it counts as one error."""
 
@@ -61,7 +62,7 @@ class Tokenizer:
         """The classes of a text; what the vocabulary lacks is class 1."""
         if self._processor is not None:
             return self._processor.encode(text)
-        return [self._index.get(unit, 1) for unit in _split(self.kind, text)]
+        return [self._index.get(unit, UNKNOWN_ID) for unit in _split(self.kind, text)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of classes; blanks are left out."""
@@ -116,7 +117,7 @@ def _train_bpe(texts: list[str], size: int) -> bytes:
             max_sentence_length=max(len(text.encode()) for text in texts) + 1,  # longer ones would be dropped
             pad_id=0,
             pad_piece=BLANK,
-            unk_id=1,
+            unk_id=UNKNOWN_ID,
             unk_piece=UNKNOWN,
             unk_surface=UNKNOWN_TEXT,
             bos_id=-1,

@@ -7,11 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data import Row, fbank, load_audio
+from brctc.data import Prepared, Row, fbank, load_audio
 from brctc.models import Model, subsampled_lengths
-
-Source = str | Path | Row | tuple[str, np.ndarray | Tensor]
-"""An audio file, a row of a manifest, or an id with features (T, F)."""
 
 
 class Input(NamedTuple):
@@ -24,9 +21,15 @@ class Input(NamedTuple):
     """None if the model's features have no clock."""
 
 
+Source = str | Path | Row | tuple[str, np.ndarray | Tensor] | Input
+"""An audio file, a row of a manifest, an id with features (T, F), or what `read_source` has made of them."""
+
+
 def read_source(source: Source, model: Model) -> Input:
     """The features that the model wants of a source; an error names the file or id."""
     match source:
+        case Input():
+            return source
         case Row():
             found = _read_audio(source.id, source.path, model, source.start_sample or 0, source.num_samples)
         case str() | Path():
@@ -40,6 +43,16 @@ def read_source(source: Source, model: Model) -> Input:
             raise TypeError(f"a source is {source!r}, expected an audio file, a Row or (id, features)")
     _check(found, model)
     return found
+
+
+def check_features(name: str, model: Model, prepared: Prepared) -> None:
+    """Refuses a split of other features than the model's."""
+    wanted = model.system.feature_dim
+    if wanted != prepared.feature_dim or model.features != prepared.feature_config:
+        raise ValueError(
+            f"{name} takes {wanted} features of {model.features}, but {prepared.directory} "
+            f"has {prepared.feature_dim} of {prepared.feature_config}"
+        )
 
 
 def _read_audio(name: str, path: Path, model: Model, start: int = 0, num_samples: int | None = None) -> Input:

@@ -10,6 +10,7 @@ import torch
 from brctc.data import Prepared, make_batch
 from brctc.decode import Recognizer
 from brctc.decode.recognizer import Method
+from brctc.decode.sources import check_features
 from brctc.metrics import (
     DownSampling,
     RealTime,
@@ -75,7 +76,7 @@ def evaluate(
     arms = [_Arm(name, path, (methods or {}).get(name), beam) for name, path in model_dirs.items()]
     for arm in arms:
         check_features(arm.name, arm.model, prepared)
-    unit = unit or ("char" if arms[0].model.tokenizer.kind == "char" else "word")
+    unit = unit or unit_of(arms[0].model.tokenizer.kind)
 
     chosen = spread_indices(len(prepared), limit)
     texts = [prepared.utterances[i].text for i in chosen]
@@ -211,14 +212,9 @@ def _time(
     return found
 
 
-def check_features(name: str, model: Model, prepared: Prepared) -> None:
-    """Refuses a split of other features than the model's."""
-    wanted = model.system.feature_dim
-    if wanted != prepared.feature_dim or model.features != prepared.feature_config:
-        raise ValueError(
-            f"{name} takes {wanted} features of {model.features}, but {prepared.directory} "
-            f"has {prepared.feature_dim} of {prepared.feature_config}"
-        )
+def unit_of(tokens: str) -> Unit:
+    """What the errors of a system with tokens of this kind are counted in."""
+    return "char" if tokens == "char" else "word"
 
 
 def spread_indices(size: int, count: int | None) -> list[int]:

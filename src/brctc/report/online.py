@@ -10,6 +10,7 @@ import torch
 
 from brctc.data import Prepared, WordTime
 from brctc.decode import Recognizer, SimulatedClock, StreamingRecognizer, play
+from brctc.decode.sources import check_features
 from brctc.decode.times import spike_times, word_times
 from brctc.metrics import (
     ErrorRate,
@@ -22,7 +23,7 @@ from brctc.metrics import (
 )
 from brctc.metrics.error_rate import Unit
 from brctc.models import EmformerConfig, Model, load_model
-from brctc.report.evaluate import BATCH, Progress, check_features, spread_indices
+from brctc.report.evaluate import BATCH, Progress, spread_indices, unit_of
 from brctc.report.evaluation import from_json, to_json
 
 
@@ -109,7 +110,7 @@ def evaluate_online(
     model = model if isinstance(model, Model) else load_model(model)
     encoder = check_online(name, model, prepared)
     tell = progress or (lambda what, done, total: None)
-    unit = unit or ("char" if model.tokenizer.kind == "char" else "word")
+    unit = unit or unit_of(model.tokenizer.kind)
 
     frame_s = encoder.subsampling * prepared.frame_shift_s
     texts, words = _decode(model, prepared, chosen, tell)

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 from brctc.data import Prepared
 from brctc.files import write_text
 from brctc.metrics import Comparison, compare
+from brctc.metrics.error_rate import Unit
 from brctc.models import Model, load_model
-from brctc.report.evaluate import Progress, spread_indices
+from brctc.report.evaluate import Progress, spread_indices, unit_of
 from brctc.report.evaluation import describe_machine, scale
 from brctc.report.online import (
     OnlineEvaluation,
@@ -119,9 +120,11 @@ def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
     """All settings, those on the Pareto front marked: appendix H's columns, a terminal's, or the details."""
     front = pareto_front(trade_off.trials)
     first = trade_off.trials[0].online
+    timed = first.utterances - first.without_reference
+    few = f"DL of {timed:,} of {first.utterances:,} utterances; " if first.without_reference else ""
     title = (
         f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
-        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {FRONT} nothing beats it"
+        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {few}{FRONT} nothing beats it"
     )
     columns = [column for column in COLUMNS if place in column.places]
     rows = [
@@ -214,17 +217,21 @@ def evaluate_trials(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> TradeOff:
-    """Evaluates all trained cells of a sweep. What was measured before is read from its file."""
+    """Evaluates all trained cells of a sweep. What was measured before is read from its file.
+
+    The first cell's tokens decide what the errors of all are counted in.
+    """
     directory = Path(directory)
     chosen = choose_utterances(prepared, limit)
     digest = digest_of(prepared, chosen)
+    unit = unit_of(cells[0].recipe.tokens.kind)
     result = "online.json" if len(chosen) == len(prepared) else f"online-{len(chosen)}.json"
     trials = []
     for cell in cells:
         run = directory / cell.name
-        online = _read(run / result, digest)
+        online = _read(run / result, digest, unit)
         if online is None:
-            online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, progress)
+            online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, unit, progress)
             write_text(run / result, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
     return _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
@@ -237,21 +244,24 @@ def evaluate_runs(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> TradeOff:
-    """Evaluates online models by their names; the first is what others with its chunks are compared with."""
+    """Evaluates online models by their names; the first is what others with its chunks are compared with, and
+    decides what errors are counted in."""
     models = {name: load_model(directory) for name, directory in runs.items()}
     for name, model in models.items():
         check_online(name, model, prepared)
+    unit = unit_of(next(iter(models.values())).tokenizer.kind)
     trials = [
-        Trial(name, name, _measure(name, model, prepared, limit, progress)) for name, model in models.items()
+        Trial(name, name, _measure(name, model, prepared, limit, unit, progress))
+        for name, model in models.items()
     ]
     return _put_together(None, prepared, trials, limit)
 
 
 def _measure(
-    name: str, model: Model, prepared: Prepared, limit: int | None, progress: Progress | None
+    name: str, model: Model, prepared: Prepared, limit: int | None, unit: Unit, progress: Progress | None
 ) -> OnlineEvaluation:
     tell = progress and partial(_tell, progress, name)
-    return evaluate_online(model, prepared, limit=limit, progress=tell)
+    return evaluate_online(model, prepared, limit=limit, unit=unit, progress=tell)
 
 
 def _put_together(
@@ -263,15 +273,15 @@ def _put_together(
     return TradeOff(name, prepared.split, texts, compare_trials(texts, trials), describe_machine())
 
 
-def _read(path: Path, digest: str) -> OnlineEvaluation | None:
-    """What was measured before, if it was on these utterances."""
+def _read(path: Path, digest: str, unit: Unit) -> OnlineEvaluation | None:
+    """What was measured before, if it was on these utterances and in this unit."""
     if not path.exists():
         return None
     try:
         found = OnlineEvaluation.from_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}; without the file, it is measured again") from None
-    return found if found.digest == digest else None
+    return found if (found.digest, found.unit) == (digest, unit) else None
 
 
 def _tell(progress: Progress, name: str, what: str, done: int, total: int) -> None:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from brctc.files import new_directory, remove_directory
+from brctc.files import file_digest, new_directory, remove_directory
 
 FORMAT = "brctc checkpoint 1"
 STATE, MODEL, OPTIMISER = "state.json", "model.safetensors", "optimiser.safetensors"
@@ -50,7 +50,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         with new_directory(path) as unfinished:
             save_file(_plain(checkpoint.model), unfinished / MODEL)
             save_file(_plain(checkpoint.optimiser), unfinished / OPTIMISER)
-            files = {name: _digest(unfinished / name) for name in (MODEL, OPTIMISER)}
+            files = {name: file_digest(unfinished / name) for name in (MODEL, OPTIMISER)}
             content = {"format": FORMAT, "files": files, "state": checkpoint.state}
             content["digest"] = _json_digest(content)
             (unfinished / STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -66,7 +66,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for name in (MODEL, OPTIMISER):
         if not (path / name).is_file():
             raise CheckpointError(f"the checkpoint {path} is incomplete: {name} is missing")
-        if _digest(path / name) != content["files"].get(name):
+        if file_digest(path / name) != content["files"].get(name):
             raise CheckpointError(f"the checkpoint {path} is corrupt: {name} is not what was saved")
     return Checkpoint(load_file(path / MODEL), load_file(path / OPTIMISER), content["state"])
 
@@ -91,18 +91,17 @@ def latest_checkpoint(directory: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def set_aside_damaged(directory: Path) -> list[Path]:
-    """Renames damaged checkpoints that are newer than the newest good one, and returns where they are."""
-    damaged = []
-    for path in reversed(list_checkpoints(directory)):
+    """Renames damaged checkpoints, and returns where they are; refused if there is no good one."""
+    damaged: dict[Path, str] = {}
+    paths = list_checkpoints(directory)
+    for path in reversed(paths):
         try:
             load_checkpoint(path)
         except CheckpointError as error:
-            damaged.append((path, str(error)))
-        else:
-            return [path.rename(path.with_name(f"damaged-{path.name}")) for path, _ in damaged]
-    if damaged:
-        raise CheckpointError("no checkpoint can be used: " + "; ".join(error for _, error in damaged))
-    return []
+            damaged[path] = str(error)
+    if damaged and len(damaged) == len(paths):
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(damaged.values()))
+    return [path.rename(path.with_name(f"damaged-{path.name}")) for path in damaged]
 
 
 def prune_checkpoints(directory: Path, keep: int) -> None:
@@ -181,14 +180,6 @@ def _read_state(path: Path) -> dict[str, Any]:
     if digest != _json_digest(content):
         raise CheckpointError(f"the checkpoint {path} is corrupt: {STATE} is not what was saved")
     return content
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _json_digest(value: Any) -> str:

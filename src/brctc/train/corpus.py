@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest
-from brctc.data.prepare import Progress, training_texts
-from brctc.files import write_json
+from brctc.data.prepare import Progress, length_problem, training_texts
+from brctc.data.prepared import ORIGIN
+from brctc.data.tokens import UNKNOWN_ID
+from brctc.files import file_digest, write_json
 from brctc.train.config import ManifestOptions, Recipe
 from brctc.train.recipe import RecipeError, differences
 
-DESCRIPTION = "corpus.json"  # what the splits were made from
+DIGESTS = "manifest_digests"
 
 
 def open_corpus(recipe: Recipe) -> tuple[Prepared, Prepared]:
@@ -27,16 +29,73 @@ def open_corpus(recipe: Recipe) -> tuple[Prepared, Prepared]:
     return train, dev
 
 
+MOST_NAMED = 5
+MOST_UNKNOWN = 0.5
+
+
+class Texts(NamedTuple):
+    """What a tokenizer makes of a split."""
+
+    num_labels: list[int]
+    """Of every utterance."""
+    lacking: str | None
+    """What the vocabulary lacks, in words."""
+
+
+def check_texts(split: Prepared, tokenizer: Tokenizer, subsampling: int | None = None) -> Texts:
+    """Refuses a split that is mostly unknown to the tokenizer and, where frames are `subsampling` times
+    fewer for CTC, one whose labels do not fit into them: it may have been checked with other tokens, and a
+    loss would only say that it is infinite."""
+    num_labels, unknown, example, problems = [], 0, "", []
+    for utterance in split.utterances:
+        ids = tokenizer.encode(utterance.text)
+        num_labels.append(len(ids))
+        if UNKNOWN_ID in ids:
+            unknown += ids.count(UNKNOWN_ID)
+            example = example or utterance.id
+        if subsampling is not None:
+            what = length_problem(ids, utterance.num_frames, tokenizer.kind, subsampling)
+            problems += [f"{utterance.id}: {what}"] if what else []
+    lacking = (
+        f"{unknown / max(1, sum(num_labels)):.1%} of the labels of {split.split!r} are not in the vocabulary "
+    )
+    lacking += f"({tokenizer.size} {tokenizer.kind} tokens), as in {example}"
+    if unknown > MOST_UNKNOWN * sum(num_labels):
+        raise RecipeError(f"corpus.prepared: {split.directory}: {lacking}: is it another language or case?")
+    if problems:
+        more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+        found = "\n  ".join([*problems[:MOST_NAMED], *more])
+        raise RecipeError(f"corpus.prepared: {split.directory} ({split.split}):\n  {found}")
+    return Texts(num_labels, lacking if unknown else None)
+
+
 def is_prepared(recipe: Recipe) -> bool:
     """Whether all splits of the recipe's corpus are there."""
+    return not _missing(recipe)
+
+
+def _missing(recipe: Recipe) -> list[str]:
     directory = Path(recipe.corpus.prepared)
     splits = recipe.corpus.manifests or ("train", "dev", "test")
-    return all((directory / f"{split}.json").exists() for split in splits)
+    return [split for split in splits if not (directory / f"{split}.json").exists()]
+
+
+def _splits_in(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.glob("*.json") if path.name != ORIGIN)
 
 
 def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
-    """Prepares the recipe's corpus where the recipe says."""
-    corpus = recipe.corpus
+    """Prepares the recipe's corpus where the recipe says; splits that it has prepared before are kept."""
+    corpus, missing = recipe.corpus, _missing(recipe)
+    directory = Path(corpus.prepared)
+    _check_origin(recipe, directory)
+    there = _splits_in(directory)
+    if there and not (directory / ORIGIN).exists():
+        raise RecipeError(
+            f"corpus.prepared: {directory} has no {' and '.join(missing)}, and what it has "
+            f"({', '.join(there)}) was prepared by hand: prepare the rest too, or name another directory"
+        )
+    write_json(directory / ORIGIN, _origin(recipe))  # first: a preparation that was stopped goes on
     if corpus.name is not None:
         known = CORPORA[corpus.name]
         features = {} if recipe.features is None else {"features": recipe.features}
@@ -46,6 +105,8 @@ def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
         chosen = ManifestOptions(**corpus.options)
         tokenizer = Tokenizer.train(training_texts(corpus.manifests["train"]), recipe.tokens)
         for split, manifest in corpus.manifests.items():
+            if split not in missing:
+                continue
             prepare_manifest(
                 manifest,
                 corpus.prepared,
@@ -57,24 +118,37 @@ def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
                 skip_bad=chosen.skip_bad,
                 progress=progress,
             )
-    write_json(Path(corpus.prepared) / DESCRIPTION, _origin(recipe))
 
 
 def _origin(recipe: Recipe) -> dict[str, Any]:
     content = recipe.model_dump(mode="json")
     origin = {key: value for key, value in content["corpus"].items() if key != "prepared"}
-    return origin | {"features": content["features"]}
+    digests: dict[str, str] = {
+        split: file_digest(Path(manifest))
+        for split, manifest in (recipe.corpus.manifests or {}).items()
+        if Path(manifest).is_file()
+    }
+    return origin | {"features": content["features"], DIGESTS: digests}
 
 
 def _check_origin(recipe: Recipe, directory: Path) -> None:
     """Splits from elsewhere (brctc prepare) say nothing of themselves: whoever names them knows them."""
-    path = directory / DESCRIPTION
-    if not path.exists():
+    path, there = directory / ORIGIN, _splits_in(directory)
+    if not path.exists() or not there:
         return
-    found = next(differences(json.loads(path.read_text(encoding="utf-8")), _origin(recipe)), None)
-    if found is not None:
-        key, before, now = found
-        raise RecipeError(
-            f"corpus.prepared: {directory} was prepared with {key} {before!r}, the recipe says {now!r}: "
-            "name another directory or remove this one"
-        )
+    before, now = json.loads(path.read_text(encoding="utf-8")), _origin(recipe)
+    # of manifests that are gone, or have not been prepared yet, nothing is known
+    digests = before.pop(DIGESTS, {}), now.pop(DIGESTS)
+    kept = {*there} & digests[0].keys() & digests[1].keys()
+    before[DIGESTS], now[DIGESTS] = ({split: found[split] for split in kept} for found in digests)
+    found = next(differences(before, now), None)
+    if found is None:
+        return
+    key, old, new = found
+    what = f"with {key} {old!r}, the recipe says {new!r}"
+    if key.startswith(DIGESTS):
+        manifests: dict[Any, str] = {**(recipe.corpus.manifests or {})}
+        what = f"from {manifests[key.rpartition('.')[2]]}, which has changed since"
+    raise RecipeError(
+        f"corpus.prepared: {directory} was prepared {what}: name another directory or remove this one"
+    )

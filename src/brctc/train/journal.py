@@ -24,7 +24,8 @@ METRICS, LOG, TENSORBOARD = "metrics.jsonl", "train.log", "tensorboard"
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, every step once; a last line that is not whole is left out.
+    """The lines of a run's metrics.jsonl, every step once; what a power cut has left of a last line is left
+    out.
 
     A step's line: step (of the whole run, from 1), stage, epoch, loss and its parts, rate, inter_risk
     and final_risk (the factors), gradient_norm, frames, utterances, and seconds: {data, forward,
@@ -35,7 +36,15 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n") or not line.strip("\0\n"):
+            continue
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"line {number} of {path} is damaged ({error}): remove it") from None
+    return records
 
 
 @contextmanager

@@ -100,6 +100,7 @@ class StageLoop:
                 elif stop:
                     self._save(regular=False)
                 if stop:
+                    run.processes.wait()  # torchrun kills all as soon as one has ended
                     raise Interrupted(
                         f"stopped by a signal after step {self.moment.position.step} of stage "
                         f"{self.name!r}; a checkpoint is written, resume continues from it"

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,11 +23,16 @@ class NonFiniteError(ArithmeticError):
     """A loss or gradient was NaN or infinite; the message names the utterances."""
 
 
+SAME_SIGNAL_S = 1.0
+
+
 class StopSignal:
-    """Notices the first SIGINT or SIGTERM, so that the step can end; a second one does its usual work."""
+    """Notices the first SIGINT or SIGTERM, so that the step can end; a second one does its usual work,
+    unless it comes at once: torchrun passes on what all processes have got already."""
 
     def __init__(self) -> None:
         self.received = False
+        self._first_s = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
@@ -39,8 +45,11 @@ class StopSignal:
         self._restore()
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-        self._restore()
+        if not self.received:
+            self.received, self._first_s = True, time.monotonic()
+        elif time.monotonic() > self._first_s + SAME_SIGNAL_S:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from brctc.train.checkpoint import (
     set_aside_damaged,
 )
 from brctc.train.config import Recipe
-from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
+from brctc.train.corpus import check_texts, is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
 from brctc.train.journal import Journal, preparation_bar
 from brctc.train.loop import StageLoop
@@ -31,7 +31,7 @@ from brctc.train.run import Moment, Run, StopSignal
 from brctc.train.schedule import risk_factor
 from brctc.train.stream import derive_seed
 
-TOKENS, MODEL, LOCK = "tokens.json", "model", ".lock"
+TOKENS, DATA, MODEL, LOCK = "tokens.json", "data.json", "model", ".lock"
 
 
 def train(
@@ -50,10 +50,11 @@ def train(
             at the end, model/.
         resume: continue a run that was stopped or killed, exactly as it would have gone on. A run that
             has not come to its first checkpoint starts again; one that is complete is left as it is.
-        fall_back: set damaged checkpoints aside and resume from the newest good one before them.
+        fall_back: set damaged checkpoints aside and resume from the newest good one.
         progress: show bars.
     """
     run_dir = Path(run_dir)
+    aside: list[Path] = []
     with processes() as group, ExitStack() as stack:
         _check_device(recipe, group)
         if group.first:
@@ -66,12 +67,13 @@ def train(
             for written in (run_dir, run_dir / "checkpoints", run_dir / "snapshots"):
                 remove_unfinished(written)
             if fall_back:
-                set_aside_damaged(run_dir / "checkpoints")
+                aside = set_aside_damaged(run_dir / "checkpoints")
             if not is_prepared(recipe):
                 with preparation_bar(progress) as advance:
                     prepare_recipe(recipe, advance)
         group.wait()
         train_split, dev_split = open_corpus(recipe)
+        _check_data(run_dir, (train_split, dev_split), group)
         tokenizer = _tokenizer(recipe, run_dir, train_split, group)
         found = latest_checkpoint(run_dir / "checkpoints") if resume else None
         moment = Moment.from_state(found[1].state) if found else Moment()
@@ -82,9 +84,13 @@ def train(
             progress=progress and group.first,
         )
         stack.enter_context(journal)
-        num_labels = [len(tokenizer.encode(utterance.text)) for utterance in train_split.utterances]
+        for path in aside:
+            journal.note(f"set aside: {path.name}")
+        texts = check_texts(train_split, tokenizer, recipe.model.encoder.subsampling)
+        for lacking in filter(None, (texts.lacking, check_texts(dev_split, tokenizer).lacking)):
+            journal.note(lacking)
         stop = stack.enter_context(StopSignal())
-        run = Run(recipe, run_dir, train_split, dev_split, tokenizer, num_labels, group, journal, stop)
+        run = Run(recipe, run_dir, train_split, dev_split, tokenizer, texts.num_labels, group, journal, stop)
         system, optimiser_state = _begin(run, moment, found)
         stages = list(recipe.stages.values())
         while True:
@@ -140,7 +146,7 @@ def inherit(system: System, before: System, what: str) -> None:
 def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
     """Whether the run is there and complete; one that was begun with another recipe is refused."""
     run_dir = Path(run_dir)
-    if (run_dir / RECIPE).exists():
+    if (run_dir / RECIPE).exists() and _has_begun(run_dir):
         _check_run(recipe, run_dir, resume=True)
     return _has_model(run_dir)
 
@@ -242,10 +248,33 @@ def _tokenizer(recipe: Recipe, run_dir: Path, train_split: Prepared, group: Proc
     return Tokenizer.from_dict(json.loads(path.read_text(encoding="utf-8")))
 
 
+def _check_data(run_dir: Path, splits: Sequence[Prepared], group: Processes) -> None:
+    """A resumed run goes on exactly as it would have: with the same utterances."""
+    path = run_dir / DATA
+    now = {split.split: split.digest() for split in splits}
+    if group.first and not path.exists():
+        write_json(path, now)
+    group.wait()
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for split in splits:
+        if before[split.split] != now[split.split]:
+            raise RecipeError(
+                f"{run_dir} was begun with another split {split.split!r} than {split.directory} has now: "
+                "prepare what it was, or choose another directory for a new run"
+            )
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Whether there is anything to continue."""
+    return _has_model(run_dir) or bool(list_checkpoints(run_dir / "checkpoints"))
+
+
 def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
     path = run_dir / RECIPE
     content = recipe.model_dump(mode="json")
-    if not path.exists():
+    if not path.exists() or not _has_begun(run_dir):  # one that failed before its first checkpoint is none
+        for written in (TOKENS, DATA):
+            (run_dir / written).unlink(missing_ok=True)
         write_json(path, content)
         return
     if not resume:
