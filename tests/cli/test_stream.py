@@ -1,11 +1,18 @@
 """`brctc stream`: what it prints in a pipe and on a terminal, and what it refuses."""
 
+import os
+import pty
 import re
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from rich.cells import cell_len
 
 from brctc.cli import stream
 from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank, load_audio
@@ -13,6 +20,7 @@ from brctc.decode import StreamingRecognizer
 from brctc.models import EmformerConfig, EncoderConfig, System, SystemConfig, save_model
 from tests.cli.commands import brctc
 from tests.data.sounds import noise, write
+from tests.data.test_microphone import Card
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +89,81 @@ def test_in_real_time(folder):
         assert float(known_s) == pytest.approx(float(heard_s), abs=0.15)  # as the simulated clock says
 
 
-def test_on_a_terminal(folder, monkeypatch, capsys):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # so the console takes its output for a terminal
-    stream.command(folder / "online", (folder / "u0.wav",), fast=True)
-    text = capsys.readouterr().out
+def test_forced_colours_are_not_for_files(folder):
+    plain = brctc(folder, "stream", "online", "u0.wav", "--fast")
+    forced = brctc(folder, "stream", "online", "u0.wav", "--fast", FORCE_COLOR="1", TERM="xterm")
+    (wanted,), (found,) = check_lines(plain, ["u0"]), check_lines(forced, ["u0"])
+    assert [token[:2] for token in found] == [token[:2] for token in wanted]
+
+
+@contextmanager
+def terminal(monkeypatch, columns=80, lines=24):
+    """stdout is a terminal, whose output is the list's only item at the end."""
+    for name, value in (("TERM", "xterm"), ("COLUMNS", columns), ("LINES", lines)):
+        monkeypatch.setenv(name, str(value))
+    reader, writer = pty.openpty()
+    shown = []
+    with ThreadPoolExecutor(1) as pool, open(writer, "w") as out, monkeypatch.context() as patch:
+        reading = pool.submit(read_all, reader)
+        patch.setattr(sys, "stdout", out)
+        yield shown
+        out.close()
+        shown.append(reading.result())
+
+
+def read_all(reader):
+    parts = []
+    while True:
+        try:
+            parts.append(os.read(reader, 1 << 16))
+        except OSError:  # the other side is closed
+            os.close(reader)
+            return b"".join(parts).decode()
+
+
+def partial_texts(shown):
+    """What was in bold, one after the other."""
+    return re.findall("\x1b\\[1m(.*?)\x1b\\[0m", shown, flags=re.S)
+
+
+def test_on_a_terminal(folder, monkeypatch):
+    with terminal(monkeypatch) as shown:
+        stream.command(folder / "online", (folder / "u0.wav",), fast=True)
+    (text,) = shown
+    assert text.startswith("file\ttoken")
     *_, final = text.splitlines()
     assert "u0\t" in final
-    assert text.count("\x1b[1m") > 5  # the text so far, more than once
+    texts = partial_texts(text)
+    assert len(texts) > 5  # the text so far, more than once
+    assert final.endswith(texts[-1])
+
+
+@pytest.mark.parametrize("word", ["seven", "七"])
+def test_a_long_text_shows_its_end(monkeypatch, word):
+    said = [f"{word} {number}" for number in range(100, 150)]
+    with terminal(monkeypatch, columns=20, lines=4) as shown, stream.partial_text() as show:
+        for count in range(1, 51):
+            show(partial(" ".join, said[:count]))
+    texts = partial_texts(shown[0])
+    assert texts[49].endswith(f" {said[-1]}")
+    assert all(cell_len(text) <= 20 for text in texts)
+
+
+def test_lost_audio_is_told(folder, monkeypatch, capsys):
+    class Stopped(Card):
+        def read(self, block):
+            if self.reads == 20:
+                signal.raise_signal(signal.SIGINT)
+            return super().read(block)
+
+    monkeypatch.setitem(sys.modules, "sounddevice", Stopped(lost_before=(7, 8)))
+    stream.command(folder / "online", microphone=True)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "listening; Ctrl-C ends it"
+    for lost in said[1:3]:
+        assert lost.startswith("audio was lost here")
+        assert lost.endswith("latencies from now on include the gap")
+    assert not any("lost" in line for line in said[3:])
 
 
 def test_microphone_as_a_file_gives_it(folder, capsys):

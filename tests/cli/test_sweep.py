@@ -109,6 +109,19 @@ def test_what_is_measured_is_not_measured_again(swept):
     assert "nothing is within 1 ms; the fastest is" in impossible.err
 
 
+def test_a_start_that_is_gone_is_not_trained_for_cells_that_are(swept, tmp_path):
+    folder, _ = swept
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shutil.rmtree(copy / "out" / "start-plain")
+    found = brctc(copy, *COMMAND)
+    assert found.code == 0, found.err
+    assert not (copy / "out" / "start-plain").exists()
+    shutil.rmtree(copy / "out" / "early-320+160")
+    found = brctc(copy, *COMMAND)
+    assert found.code == 0, found.err
+    assert (copy / "out" / "start-plain" / "model").exists()  # this one was needed
+
+
 def test_another_recipe_is_refused(swept):
     folder, _ = swept
     found = brctc(folder, *COMMAND, "--set", "seed=1")

@@ -171,7 +171,7 @@ def test_a_run_without_snapshots_is_shown_all_the_same(trained, copies):
 
 
 def test_runs_that_do_not_go_together(trained, copies, evaluation, tmp_path):
-    with pytest.raises(ValueError, match="1 runs for an evaluation of 2: vanilla, brctc"):
+    with pytest.raises(ValueError, match="the runs are vanilla, but the evaluation is of vanilla, brctc"):
         write_report(trained.runs[:1], tmp_path / "report.html", evaluation)
     with pytest.raises(ValueError, match="examples is 0"):
         write_report(trained.runs, tmp_path / "report.html", evaluation, examples=0)
@@ -180,6 +180,22 @@ def test_runs_that_do_not_go_together(trained, copies, evaluation, tmp_path):
     write_json(copies[1] / "recipe.json", recipe)
     with pytest.raises(ValueError, match=r"vanilla was trained on .*, but brctc on elsewhere"):
         make_report(copies, tmp_path / "report.html")
+
+
+def test_runs_in_another_order_keep_their_results(trained, evaluation, tmp_path):
+    pages = [tmp_path / "there.html", tmp_path / "back.html"]
+    for page, runs in zip(pages, (trained.runs, trained.runs[::-1]), strict=True):
+        write_report(runs, page, evaluation, examples=1, command="made")
+    there, back = (re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "now", page.read_text()) for page in pages)
+    assert there == back
+
+
+def test_runs_that_were_not_evaluated_are_refused(copies, evaluation, tmp_path):
+    other = copies[1].rename(tmp_path / "other")
+    with pytest.raises(
+        ValueError, match="the runs are vanilla, other, but the evaluation is of vanilla, brctc"
+    ):
+        write_report([copies[0], other], tmp_path / "report.html", evaluation)
 
 
 def test_names_are_as_short_as_tells_runs_apart(tmp_path):

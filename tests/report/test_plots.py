@@ -192,6 +192,54 @@ def test_svg_belongs_into_a_page():
     ET.fromstring(re.sub(r"xlink:href", "href", svg))  # well-formed
 
 
+def test_dollars_and_backslashes_are_text():
+    r"""TeX would end in an error at the first title, and a group \\d0 in the label, too."""
+
+    @styled
+    def plot():
+        figure = new_figure(4, 2, r"costs $5 \frac and $6 (spk\d0)")
+        figure.subplots().set_title(r"$\nothing$")
+        return figure
+
+    svg = to_svg(plot())
+    assert r'aria-label="costs $5 \frac and $6 (spk\d0)"' in svg
+    assert r"$\nothing$" in svg
+
+
+def test_numbers_of_logarithmic_axes_are_plain(runs):
+    svg = to_svg(plot_curves(runs))
+    assert "mathdefault" not in svg
+
+    @styled
+    def plot():
+        figure = new_figure(4, 2, "title")
+        panel = figure.subplots()
+        panel.set_yscale("log")
+        panel.set_ylim(0.05, 200)
+        return figure
+
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", to_svg(plot()))
+    assert [label for label in labels if label in ("0.1", "1", "10", "100")] == ["0.1", "1", "10", "100"]
+
+
+def test_long_titles_of_panels_stay_inside(runs, trained):
+    """However long the text is that should have been said."""
+    index = example_indices(trained.test, 1)[0]
+    texts = [f"{utterance.text} " + "seventy two " * 20 for utterance in trained.test.utterances]
+    prepared = Prepared(trained.test.directory, "test")
+    prepared.utterances = [
+        dataclasses.replace(utterance, text=text.strip())
+        for utterance, text in zip(prepared.utterances, texts, strict=True)
+    ]
+    figure = plot_posteriors(runs, prepared, index)
+    figure.draw_without_rendering()
+    for panel in figure.get_axes()[1:]:
+        title = panel.get_title("left")
+        assert title.replace("\n", " ").endswith("seventy two")
+        assert panel.get_tightbbox().x1 <= figure.bbox.x1
+        assert panel.get_window_extent().height > 80  # the lines of the title take nothing from it
+
+
 @pytest.fixture
 def speech(tmp_path, runs):
     """Audio features with known times, and two models that were never trained."""

@@ -1,6 +1,7 @@
 """Errors against latency: what is compared with what, what nothing beats, what is chosen."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ def spread(mean_ms):
     return Spread(8, mean_ms, mean_ms - 5, mean_ms + 5, mean_ms, mean_ms + 50)
 
 
-def trial(method, drift_ms, wrong, chunk_ms=320.0):
+def trial(method, drift_ms, wrong, chunk_ms=320.0, share=0.5):
     """So many of eight words are wrong; 100 ms are computation."""
     words = " ".join(TEXTS).split()
     said = ["no"] * wrong + words[wrong:]
@@ -30,7 +31,7 @@ def trial(method, drift_ms, wrong, chunk_ms=320.0):
         error=error_rate(TEXTS, texts),
         texts=texts,
         chunk_ms=chunk_ms,
-        right_context_ms=chunk_ms / 2,
+        right_context_ms=share * chunk_ms,
         rtf=100 / chunk_ms,
         dcl_ms=chunk_ms,
         cl_ms=100.0,
@@ -98,6 +99,35 @@ def test_the_table_and_the_page(tmp_path):
     assert "the command" in page
     with pytest.raises(ValueError, match="no trial"):
         TradeOff("digits", "test", TEXTS, (), {})
+
+
+def test_the_table_says_how_many_utterances_have_times():
+    assert "DL of" not in trade_off_table(TradeOff("digits", "test", TEXTS, (PLAIN,), {})).groups[0].title
+    untimed = replace(PLAIN, online=replace(PLAIN.online, without_reference=1))
+    found = TradeOff("digits", "test", TEXTS, (untimed,), {})
+    for place in ("terminal", "page", "details"):
+        assert "DL of 1 of 2 utterances" in trade_off_table(found, place).groups[0].title
+
+
+def test_settings_of_one_share_are_joined(tmp_path):
+    settings = ((160, 0.5), (320, 0.5), (160, 0.25), (320, 1), (640, 1), (160, 2), (320, 1 / 3), (320, 0))
+    trials = [trial("plain", 200, 1, float(chunk_ms), share) for chunk_ms, share in settings]
+    found = TradeOff("digits", "test", TEXTS, tuple(trials), {})
+    drifts = plot_trade_off(found).axes[0]
+    points = {line.get_label(): line.get_xdata().tolist() for line in drifts.lines}
+    assert points == {
+        "plain, 1:0": [320],
+        "plain, 4:1": [160],
+        "plain, 3:1": [320],
+        "plain, 2:1": [160, 320],
+        "plain, 1:1": [320, 640],
+        "plain, 1:2": [160],
+    }
+    write_trade_off(found, tmp_path / "page.html", "the command")
+    page = (tmp_path / "page.html").read_text()
+    assert "lines join chunks of different sizes; ratios are of chunk to look-ahead." in page
+    one = TradeOff("digits", "test", TEXTS, tuple(trials[:2]), {})
+    assert [line.get_label() for line in plot_trade_off(one).axes[0].lines] == ["plain"]
 
 
 def test_models_with_chunks_of_one_size(tmp_path):

@@ -120,6 +120,33 @@ def test_sizes_of_chunks_are_the_sweeps(tmp_path):
         load_sweep(write_sweep(tmp_path), "out", {"model.encoder.chunk_frames": 4})
 
 
+def test_sizes_are_in_frames_of_the_cell_itself(tmp_path):
+    encoder = {"model.encoder.subsampling": 2, "model.encoder.subsampling_channels": 4}
+    methods = {"vanilla": {"start": "plain"}, "early": {"changes": encoder}}
+    blocks = [{"chunks_ms": [40], "methods": ["vanilla", "early"]}]
+    vanilla, early = load_sweep(write_sweep(tmp_path, methods=methods, blocks=blocks), "out").cells
+    sizes = [
+        (c.recipe.model.encoder.chunk_frames, c.recipe.model.encoder.right_context_frames)
+        for c in (vanilla, early)
+    ]
+    assert sizes == [(4, 2), (2, 1)]
+    blocks = [{"chunks_ms": [20], "methods": ["vanilla", "early"]}]
+    with pytest.raises(RecipeError, match=r"blocks: early: 10 ms is no whole number of frames of 20 ms"):
+        load_sweep(write_sweep(tmp_path, methods=methods, blocks=blocks), "out")
+
+
+def test_cells_have_one_corpus(tmp_path):
+    methods = SWEEP["methods"] | {"early": {"changes": {"corpus.options.test_strings": 6}}}
+    message = r"corpus.options.test_strings is 6 in early-20\+10, but 5 in vanilla-20\+10"
+    with pytest.raises(RecipeError, match=message):
+        load_sweep(write_sweep(tmp_path, methods=methods), "out")
+
+
+def test_starts_that_no_cell_needs_are_left_out(tmp_path):
+    plan = load_sweep(write_sweep(tmp_path, **ALONE), "out")
+    assert list(plan.starts) == ["start-early"]
+
+
 def test_an_offline_recipe_is_refused(tmp_path):
     path = write_sweep(tmp_path)
     (tmp_path / "online.yaml").write_text(tiny_recipe(tmp_path).model_dump_json())

@@ -23,7 +23,8 @@ def command(
     - Latency is what a listener waits from the start of a word: for a chunk and its look-ahead (DCL),
       for the word's prediction (drift, DL), for the computation (CL). docs/online.md explains them.
     - Words need times: those of the manifest, or of `brctc reference-times`.
-    - The first run is what others with the same chunks are compared with.
+    - The first run is what others with the same chunks are compared with. Errors are of characters if
+      its tokens are, of words otherwise.
 
     Examples:
       brctc latency exp/vanilla exp/early

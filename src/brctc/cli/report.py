@@ -31,7 +31,7 @@ def command(
     Args:
         runs: Directories of finished runs, the one to compare with first.
         out: The page; what is measured goes into a JSON file beside it.
-        evaluation: What `brctc evaluate` has measured of these runs.
+        evaluation: What `brctc evaluate` has measured of these runs; the page has its order.
     """
     check_page(out)
     made_by = shlex.join(["brctc", *sys.argv[1:]])

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -19,6 +21,8 @@ from brctc.data import load_audio, record
 from brctc.decode import Clock, RealClock, SimulatedClock, StreamingRecognizer, play
 from brctc.decode.streaming import Samples
 from brctc.train import model_directory
+
+TAIL_TOKENS = 300  # no terminal has more in a line
 
 
 def command(
@@ -31,7 +35,7 @@ def command(
     """Show what an online model understands while audio files play one by one, or while you speak.
     - A line for every token: the file, the token, when it fires (s), when it is known (s), and its
       latency in between (ms). Then the file with its text. Columns are separated by tabs.
-    - On a terminal the text so far is below, as it grows.
+    - On a terminal the end of the text so far is below, as it grows.
     - A token fires where the frame ends in which the model's spike is. How much later that is than the
       word (the drift) no model can know: where times are known, `brctc latency` measures the whole.
 
@@ -56,7 +60,7 @@ def command(
     if sys.stdout.isatty():
         print("file\ttoken\tfires, s\tknown, s\tlatency, ms")
     if microphone:
-        listen(recognizer, record(recognizer.sample_rate))
+        listen(recognizer, record(recognizer.sample_rate, tell_lost))
     for path, name in zip(audio, short_names(audio), strict=True):
         samples = load_audio(path, recognizer.sample_rate)
         show_tokens(name, recognizer, samples, SimulatedClock() if fast else RealClock())
@@ -74,6 +78,14 @@ def listen(recognizer: StreamingRecognizer, blocks: Iterator[np.ndarray]) -> Non
     print("listening; Ctrl-C ends it", file=sys.stderr)
     clock = RealClock(now_s=len(first) / recognizer.sample_rate)
     show_tokens("microphone", recognizer, until_stopped(chain([first], blocks)), clock)
+
+
+def tell_lost() -> None:
+    """Samples are counted from the first one, so a gap makes all that follows look later than it is."""
+    print(
+        "audio was lost here, for it came faster than it is computed: latencies from now on include the gap",
+        file=sys.stderr,
+    )
 
 
 def until_stopped(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -102,12 +114,14 @@ def show_tokens(
     """A line for each token as it is known, then the text."""
     recognizer.reset()
     latencies: list[float] = []
+    tail: deque[int] = deque(maxlen=TAIL_TOKENS)
     with partial_text() as show:
         for token, known_s in play(recognizer, audio, clock):
             latencies.append(1000 * (known_s - token.fired_s))
             fields = f"{token.fired_s:.2f}\t{known_s:.2f}\t{latencies[-1]:.0f}"
             print(f"{name}\t{token.piece}\t{fields}", flush=True)
-            show(lambda: recognizer.text)
+            tail.append(token.token)
+            show(lambda: recognizer.model.tokenizer.decode(tail))
     print(f"{name}\t{recognizer.text}", flush=True)
     if latencies:
         mean, worst = sum(latencies) / len(latencies), max(latencies)
@@ -118,10 +132,24 @@ def show_tokens(
 
 @contextmanager
 def partial_text() -> Iterator[Callable[[Callable[[], str]], None]]:
-    """Text at the bottom of the terminal, below what is printed; nothing where there is none."""
-    console = Console()
-    if not console.is_terminal:
+    """The end of a text in the terminal's last line, below what is printed; nothing where there is none."""
+    if not sys.stdout.isatty():  # rich would believe FORCE_COLOR
         yield lambda text: None
         return
-    with Live(Text(), console=console, transient=True, auto_refresh=False) as live:
-        yield lambda text: live.update(Text(text(), style="bold"), refresh=True)
+    console = Console()
+    with Live(
+        console=console, transient=True, auto_refresh=False, redirect_stderr=sys.stderr.isatty()
+    ) as live:
+
+        def show(text: Callable[[], str]) -> None:
+            live.update(Text(last_cells(text(), console.width), style="bold", no_wrap=True), refresh=True)
+
+        yield show
+
+
+def last_cells(text: str, width: int) -> str:
+    """As much of the end of a text as fits into a line."""
+    text = text[-width:]
+    while cell_len(text) > width:  # a Chinese character takes two
+        text = text[1:]
+    return text

@@ -13,7 +13,7 @@ from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
 from brctc.report import choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
 from brctc.report.online import choose_utterances
-from brctc.train import load_sweep
+from brctc.train import Plan, Recipe, is_trained, load_sweep
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 
@@ -53,7 +53,7 @@ def command(
         prepare_corpus_of(recipe)
         prepared = Prepared(recipe.corpus.prepared, "test")
         chosen = choose_utterances(prepared, limit)  # before hours of training: there is something to measure
-        train_side_by_side(plan.starts, out, at_once=at_once)
+        train_side_by_side(needed_starts(plan, out), out, at_once=at_once)
         train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
         with progress_bars() as bars:
             trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
@@ -66,3 +66,11 @@ def command(
     if target_latency_ms is not None:
         chosen = choose(trade_off.trials, target_latency_ms)
         print(f"Within {target_latency_ms:g} ms: {chosen}. The model is in {out / chosen.name}.")
+
+
+def needed_starts(plan: Plan, out: Path) -> dict[str, Recipe]:
+    """The starts of cells that are still to be trained."""
+    for name, recipe in plan.starts.items():
+        is_trained(recipe, out / name)  # one that was begun with another recipe is refused, needed or not
+    needed = {cell.recipe.start for cell in plan.cells if not is_trained(cell.recipe, out / cell.name)}
+    return {name: recipe for name, recipe in plan.starts.items() if str(out / name) in needed}

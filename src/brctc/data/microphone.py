@@ -1,6 +1,6 @@
 """Audio as the sound card records it (the extra `mic`)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -9,10 +9,11 @@ from brctc.data import extras
 BLOCK_S = 0.01
 
 
-def record(sample_rate: int) -> Iterator[np.ndarray]:
+def record(sample_rate: int, tell_lost: Callable[[], object]) -> Iterator[np.ndarray]:
     """Blocks of 10 ms of mono samples in [-1, 1] from the default microphone, as long as they are asked for.
 
-    Who asks too late gets what was recorded meanwhile; what the sound card could not keep is lost.
+    Who asks too late gets what was recorded meanwhile. What the sound card could not keep is lost: nobody
+    knows how much, but `tell_lost` is called before the first block behind the gap.
     """
     extras.check(("sounddevice",), "mic")
     try:
@@ -26,5 +27,7 @@ def record(sample_rate: int) -> Iterator[np.ndarray]:
         raise OSError(f"there is no microphone that records {sample_rate} Hz: {error}") from None
     with stream:
         while True:
-            samples, _ = stream.read(block)
+            samples, overflowed = stream.read(block)
+            if overflowed:
+                tell_lost()
             yield samples[:, 0]

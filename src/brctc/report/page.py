@@ -88,19 +88,17 @@ def write_report(
     """Writes the page of an evaluation of these runs.
 
     Args:
-        runs: directories of finished trainings, in the order of the evaluation's systems.
+        runs: directories of the finished trainings that were evaluated; they are shown in the evaluation's
+            order.
         out: the HTML file.
         evaluation: what `evaluate` has found.
         prepared: the split that was evaluated; by default, where the first run's recipe says.
         examples: utterances of it whose posteriors are shown.
         command: what made the page; by default, the command of this process.
     """
-    if len(runs) != len(evaluation.systems):
-        systems = ", ".join(system.name for system in evaluation.systems)
-        raise ValueError(f"{len(runs)} runs for an evaluation of {len(evaluation.systems)}: {systems}")
+    named = _of_evaluation(name_runs(runs), evaluation)
     if examples < 1:
         raise ValueError(f"examples is {examples}, expected at least 1")
-    named = {system.name: Path(run) for system, run in zip(evaluation.systems, runs, strict=True)}
     prepared = prepared or open_split(named, evaluation.split)
     read = [read_run(name, run) for name, run in named.items()]
     command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -115,6 +113,14 @@ def write_report(
     }
     title = f"Bayes-risk CTC on {evaluation.corpus}"
     write_text(Path(out), html_page(title, sections.about(evaluation), contents))
+
+
+def _of_evaluation(named: Mapping[str, Path], evaluation: Evaluation) -> dict[str, Path]:
+    """The runs in the order of an evaluation's systems; others than these are refused."""
+    systems = [system.name for system in evaluation.systems]
+    if set(systems) != set(named):
+        raise ValueError(f"the runs are {', '.join(named)}, but the evaluation is of {', '.join(systems)}")
+    return {name: named[name] for name in systems}
 
 
 def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:

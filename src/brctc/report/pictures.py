@@ -24,12 +24,14 @@ from brctc.report.spikes import (
     said_spikes,
     target_spikes,
 )
-from brctc.report.style import FAINT, INK, WRONG, colours, new_figure, styled
+from brctc.report.style import FAINT, INK, LINE, WRONG, colours, new_figure, styled, wrap_title
 
 WIDTH = 10.5
 """Of a picture that spans the page, in inches."""
 NARROW = 5.5
 """Of the narrowest, which still holds its title."""
+MARGIN = 0.8
+"""What is left and right of the axes, together."""
 COLUMN = 0.075
 """Of a column of handwriting, at most."""
 ROWS = 7
@@ -72,24 +74,31 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     words = [_timed_words(run, prepared, index) for run in runs]
     title = f"{_late(runs, words, utterance) or _early(runs, looks)} ({utterance.id})"
     width, input_height = _input_size(prepared, index)
-    figure = new_figure(width, 1.2 + input_height + 1.3 * len(runs), title)
+    titles = [_said(run, look, utterance, width - MARGIN) for run, look in zip(runs, looks, strict=True)]
+    lines = sum(text.count("\n") for text in titles)
+    figure = new_figure(width, 1.2 + input_height + 1.3 * len(runs) + LINE * lines, title)
     ratios = [input_height, *([1.3] * len(runs))]
     top, *panels = figure.subplots(len(runs) + 1, 1, sharex=True, height_ratios=ratios)
     draw_input(top, prepared, index)
-    for panel, run, look, said_words in zip(panels, runs, looks, words, strict=True):
+    for panel, run, look, text, said_words in zip(panels, runs, looks, titles, words, strict=True):
         clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
         panel.set_xlabel(clock.unit if panel is panels[-1] else "")
         shades = None
         if said_words is not None and utterance.word_times:
             draw_words(panel, utterance.word_times, clock)
             shades = _shades(run.model, look.tokens, said_words, utterance.word_times)
-        draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - 0.8, shades=shades)
+        draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - MARGIN, shades=shades)
         _shade_cut(panel, look, clock)
-        said = run.model.tokenizer.decode(look.tokens)
-        right = "" if said == utterance.text else f"; it should be: {utterance.text}"
-        panel.set_title(f"{run.name}: {said or '(nothing)'}{right}")
+        panel.set_title(text)
         panel.set_ylabel("probability")
     return figure
+
+
+def _said(run: RunFiles, look: Look, utterance: Utterance, width: float) -> str:
+    """The title of a model's panel."""
+    said = run.model.tokenizer.decode(look.tokens)
+    right = "" if said == utterance.text else f"; it should be: {utterance.text}"
+    return wrap_title(f"{run.name}: {said or '(nothing)'}{right}", width)
 
 
 def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTime, ...] | None:
@@ -117,9 +126,9 @@ def _input_size(prepared: Prepared, index: int) -> tuple[float, float]:
     utterance = prepared.utterances[index]
     if prepared.feature_config is not None or not utterance.word_times:
         return WIDTH, 1.0
-    column = min(COLUMN, (WIDTH - 0.8) / utterance.num_frames)
+    column = min(COLUMN, (WIDTH - MARGIN) / utterance.num_frames)
     written = [(time.end_s - time.start_s) / prepared.frame_shift_s for time in utterance.word_times]
-    return max(NARROW, 0.8 + column * utterance.num_frames), 1.3 * column * float(np.median(written))
+    return max(NARROW, MARGIN + column * utterance.num_frames), 1.3 * column * float(np.median(written))
 
 
 def _late(

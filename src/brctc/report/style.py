@@ -17,6 +17,7 @@ from typing import Any, ParamSpec
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterMathtext
 
 P = ParamSpec("P")
 
@@ -30,6 +31,8 @@ WRONG = "#4a4f57"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6a3d9a", "#8c510a")
 
 TITLE_CHARACTERS = 11  # that fit into an inch
+LINE = 0.2
+"""Of a title's height, in inches."""
 
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": FAINT,
@@ -56,6 +59,7 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
     "savefig.facecolor": "none",
+    "text.parse_math": False,  # a transcript may have dollars
     "svg.fonttype": "none",  # text stays text: any script that the reader's browser has
     "text.color": INK,
     "xtick.color": FAINT,
@@ -73,18 +77,40 @@ def styled(plot: Callable[P, Figure]) -> Callable[P, Figure]:
     @functools.wraps(plot)
     def inner(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with mpl.rc_context(STYLE):
-            return plot(*args, **kwargs)
+            figure = plot(*args, **kwargs)
+            _write_plain_numbers(figure)
+            return figure
 
     return inner
+
+
+class _PlainNumbers(LogFormatterMathtext):
+    """0.1, 1, 10 where matplotlib would write powers in TeX."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def _write_plain_numbers(figure: Figure) -> None:
+    for axis in [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]:
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+            axis.set_major_formatter(_PlainNumbers())
+        if isinstance(axis.get_minor_formatter(), LogFormatterMathtext):
+            axis.set_minor_formatter(_PlainNumbers())
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
     """Inches; the title says what to see."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    lines = textwrap.wrap(title, int(width * TITLE_CHARACTERS))
-    figure.set_figheight(height + 0.2 * (len(lines) - 1))
-    figure.suptitle("\n".join(lines), x=0.008, ha="left")
+    title = wrap_title(title, width)
+    figure.set_figheight(height + LINE * title.count("\n"))
+    figure.suptitle(title, x=0.008, ha="left")
     return figure
+
+
+def wrap_title(title: str, width: float) -> str:
+    """In lines of so many inches."""
+    return "\n".join(textwrap.wrap(title, int(width * TITLE_CHARACTERS)))
 
 
 def colours(count: int) -> list[str]:
@@ -122,7 +148,8 @@ def to_svg(figure: Figure) -> str:
     label = escape(figure.get_suptitle().replace("\n", " "))
     return re.sub(
         r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
-        rf'<svg role="img" aria-label="{label}" \1 style="width:{width}px">',
+        # a function: in a text, what the label has behind a backslash would be taken for a group
+        lambda found: f'<svg role="img" aria-label="{label}" {found[1]} style="width:{width}px">',
         text,
         count=1,
     )

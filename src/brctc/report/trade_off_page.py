@@ -2,8 +2,11 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
+from fractions import Fraction
 from html import escape
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +20,9 @@ from brctc.report.tables import to_html
 from brctc.report.trade_off import TradeOff, Trial, paper_table, pareto_front, trade_off_table
 
 MARKERS = "osD^vPX*"
+Look = tuple[str, Literal["full", "none", "left", "bottom"]]
+"""How settings of one share of right context are joined, and their markers filled."""
+LOOKS: tuple[Look, ...] = (("-", "full"), ("--", "none"), (":", "left"), ("-.", "bottom"))
 
 
 @styled
@@ -24,6 +30,7 @@ def plot_trade_off(trade_off: TradeOff) -> Figure:
     """The four plots of Fig. 4, with the Pareto front in the third."""
     figure = new_figure(11, 7.2, _headline(trade_off))
     (drifts, errors), (latencies, speeds) = figure.subplots(2, 2)
+    shares = sorted({_share(trial) for trial in trade_off.trials})
     for i, (method, shade) in enumerate(zip(trade_off.methods, colours(len(trade_off.methods)), strict=True)):
         trials = [trial for trial in trade_off.trials if trial.method == method]
         marker = MARKERS[i % len(MARKERS)]
@@ -33,7 +40,10 @@ def plot_trade_off(trade_off: TradeOff) -> Figure:
             (latencies, lambda trial: trial.online.dcl_ms + trial.online.drift.mean_ms, _percent),
             (speeds, _dcl, lambda trial: trial.online.rtf),
         ):
-            _line(axis, [(x(trial), y(trial), trial) for trial in trials], shade, marker, method)
+            for k, share in enumerate(shares):
+                found = sorted((x(trial), y(trial)) for trial in trials if _share(trial) == share)
+                label = f"{method}, {_ratio(share)}" if len(shares) > 1 else method
+                _line(axis, found, LOOKS[k % len(LOOKS)], shade, marker, label)
         bounds = [(100 * trial.online.error.low, 100 * trial.online.error.high) for trial in trials]
         errors.vlines(
             [_dcl(trial) for trial in trials], *zip(*bounds, strict=True), colors=shade, linewidth=1
@@ -68,22 +78,33 @@ def _percent(trial: Trial) -> float:
     return 100 * trial.online.error.rate
 
 
-def _line(axis: Axes, points: list[tuple[float, float, Trial]], shade: str, marker: str, label: str) -> None:
-    """Settings with the same share of right context are joined; hollow where it is as long as the chunk."""
-    for whole in (False, True):
-        found = [(x, y) for x, y, trial in points if (trial.setting[1] >= trial.setting[0]) == whole]
-        if found:
-            axis.plot(
-                *zip(*sorted(found), strict=True),
-                marker=marker,
-                markersize=5,
-                color=shade,
-                markerfacecolor="none" if whole else shade,
-                linestyle="--" if whole else "-",
-                linewidth=1.1,
-                label=f"{label}, 1:1" if whole else label,
-                clip_on=False,  # a point without errors is on the axis
-            )
+def _share(trial: Trial) -> Fraction:
+    """The right context as a share of the chunk."""
+    chunk_ms, right_ms = trial.setting
+    return Fraction(right_ms / chunk_ms).limit_denominator(1000)  # both are whole numbers of frames
+
+
+def _ratio(share: Fraction) -> str:
+    """Of chunk to right context, as the paper writes it."""
+    return f"{share.denominator}:{share.numerator}"
+
+
+def _line(
+    axis: Axes, points: Sequence[tuple[float, float]], look: Look, shade: str, marker: str, label: str
+) -> None:
+    if points:  # or else it would be in the legend
+        linestyle, fill = look
+        axis.plot(
+            *zip(*points, strict=True),
+            marker=marker,
+            markersize=5,
+            color=shade,
+            fillstyle=fill,
+            linestyle=linestyle,
+            linewidth=1.1,
+            label=label,
+            clip_on=False,  # a point without errors is on the axis
+        )
 
 
 def _headline(trade_off: TradeOff) -> str:
@@ -116,12 +137,9 @@ same latency.</p>
 {escape(found.unit)}s) of {escape(trade_off.corpus)} ({escape(trade_off.split)}); greedy
 CTC.{caution(trade_off.corpus)}</p>
 """
-    joined = len(trade_off.methods) < len(trade_off.trials)
-    lines = """; lines join chunks of different sizes, dashed and hollow where the right context is as long as
-the chunk"""
     plots = figure_html(
         plot_trade_off(trade_off),
-        f"Each point is a model{lines if joined else ''}. The nearer to the lower left corner, the better.",
+        f"Each point is a model{_lines(trade_off)}. The nearer to the lower left corner, the better.",
     )
     results = f"""{plots}<div class="wide">{to_html(trade_off_table(trade_off))}</div>
 <p class="soft">DL: mean last frame of a word's prediction minus its start in the reference, over the words
@@ -144,6 +162,15 @@ was handed over.</p>
     }
     write_text(Path(out), html_page(title, about, contents))
     write_text(Path(out).with_suffix(".json"), numbers + "\n")
+
+
+def _lines(trade_off: TradeOff) -> str:
+    """What the lines of the plots are, and the ratios in their legend, if there are any."""
+    shares = [_share(trial) for trial in trade_off.trials]
+    lines = {(trial.method, share) for trial, share in zip(trade_off.trials, shares, strict=True)}
+    joined = "; lines join chunks of different sizes" if len(lines) < len(shares) else ""
+    ratios = "; ratios are of chunk to look-ahead" if len(set(shares)) > 1 else ""
+    return joined + ratios
 
 
 def _front(trade_off: TradeOff) -> str:

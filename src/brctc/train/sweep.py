@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from brctc.data import Config
 from brctc.models import EmformerConfig
 from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
-from brctc.train.recipe import RecipeError, describe_problems, load_recipe, read_with_bases
+from brctc.train.recipe import RecipeError, describe_problems, differences, load_recipe, read_with_bases
 
 SIZES: tuple[str, ...] = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
 
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     starts: dict[str, Recipe]
     """What cells are fine-tuned from, by the names of their runs."""
     cells: tuple[Cell, ...]
-    """Methods in the sweep's order, small chunks first."""
+    """Methods in the sweep's order, small chunks first; all of one corpus and its features."""
 
 
 def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] | None = None) -> Plan:
@@ -94,21 +94,16 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
         if key in given:
             raise RecipeError(f"{key}: the sizes of chunks are those of the sweep, in its blocks")
     sweep = _read_sweep(path)
-    base = load_recipe(sweep.recipe, given)
-    if not isinstance(base.model.encoder, EmformerConfig):
-        raise RecipeError(f"{path}: recipe: {sweep.recipe} is not online: its encoder is no emformer")
-    frame_ms = base.model.encoder.subsampling * base.frame_shift_ms
-    starts = {
-        f"start-{name}": load_recipe(sweep.recipe, changes, given, source=f"{path}: starts.{name}")
-        for name, changes in sweep.starts.items()
-    }
+    # what is wrong with the recipe itself is no method's fault
+    _frame_ms(load_recipe(sweep.recipe, given), f"{path}: recipe: {sweep.recipe}")
 
     def cell(name: str, chunk_ms: float, right_ms: float) -> Cell:
         method = sweep.methods[name]
-        tuned = {**sweep.tune, "start": str(Path(out) / f"start-{method.start}")} if method.start else {}
-        sizes = dict(zip(SIZES, (_frames(path, ms, frame_ms) for ms in (chunk_ms, right_ms)), strict=True))
-        layers = (tuned, method.changes, given, sizes)
-        recipe = load_recipe(sweep.recipe, *layers, source=f"{path}: methods.{name}")
+        tuned = {**sweep.tune, "start": _start_run(out, method.start)} if method.start else {}
+        source, layers = f"{path}: methods.{name}", (tuned, method.changes, given)
+        frame_ms = _frame_ms(load_recipe(sweep.recipe, *layers, source=source), source)
+        sizes = (_frames(f"{path}: blocks: {name}", ms, frame_ms) for ms in (chunk_ms, right_ms))
+        recipe = load_recipe(sweep.recipe, *layers, dict(zip(SIZES, sizes, strict=True)), source=source)
         return Cell(f"{name}-{chunk_ms:g}+{right_ms:g}", name, chunk_ms, right_ms, recipe)
 
     wanted = {
@@ -117,7 +112,19 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
         for method, chunk_ms, share in product(block.methods, block.chunks_ms, block.right_contexts)
     }
     cells = [cell(list(sweep.methods)[i], chunk_ms, right_ms) for i, chunk_ms, right_ms in sorted(wanted)]
+    for other in cells[1:]:
+        _check_same_corpus(path, cells[0], other)
+    used = {cell.recipe.start for cell in cells}
+    starts = {
+        f"start-{name}": load_recipe(sweep.recipe, changes, given, source=f"{path}: starts.{name}")
+        for name, changes in sweep.starts.items()
+        if _start_run(out, name) in used
+    }
     return Plan(starts, tuple(cells))
+
+
+def _start_run(out: str | Path, name: str) -> str:
+    return str(Path(out) / f"start-{name}")
 
 
 def _read_sweep(path: Path) -> Sweep:
@@ -127,8 +134,24 @@ def _read_sweep(path: Path) -> Sweep:
         raise RecipeError(describe_problems(error, Sweep, str(path))) from None
 
 
-def _frames(path: Path, ms: float, frame_ms: float) -> int:
+def _check_same_corpus(path: Path, first: Cell, other: Cell) -> None:
+    """All cells are measured on one test set."""
+    ours, theirs = (
+        cell.recipe.model_dump(mode="json", include={"corpus", "features"}) for cell in (first, other)
+    )
+    for key, our, their in differences(ours, theirs):
+        raise RecipeError(f"{path}: {key} is {their} in {other.name}, but {our} in {first.name}")
+
+
+def _frame_ms(recipe: Recipe, source: str) -> float:
+    """From one frame of the encoder to the next; one that takes no chunks is refused."""
+    if not isinstance(recipe.model.encoder, EmformerConfig):
+        raise RecipeError(f"{source} is not online: its encoder is no emformer")
+    return recipe.model.encoder.subsampling * recipe.frame_shift_ms
+
+
+def _frames(source: str, ms: float, frame_ms: float) -> int:
     frames = round(ms / frame_ms)
     if abs(frames * frame_ms - ms) > 1e-6:
-        raise RecipeError(f"{path}: blocks: {ms:g} ms is no whole number of frames of {frame_ms:g} ms")
+        raise RecipeError(f"{source}: {ms:g} ms is no whole number of frames of {frame_ms:g} ms")
     return frames
