@@ -114,9 +114,10 @@ def test_compare_without_a_test_split_is_refused_before_it_trains(tmp_path):
     recipe = load_recipe(find_recipe("handwriting/vanilla"))
     corpus = {"manifests": {"train": "train.tsv", "dev": "dev.tsv"}, "prepared": str(tmp_path / "prepared")}
     for split in ("train", "dev"):
-        with PreparedWriter(tmp_path / "prepared", split, feature_dim=3, frame_shift_s=0.01) as writer:
-            writer.add("a", "1", np.zeros((20, 3), np.float32))
-    recipe = parse_recipe(recipe.model_dump(mode="json") | {"corpus": corpus})
+        with PreparedWriter(tmp_path / "prepared", split, feature_dim=40, frame_shift_s=0.01) as writer:
+            writer.add("a", "1", np.zeros((20, 40), np.float32))
+    changes = {"corpus": corpus, "features": {"num_bins": 40}}
+    recipe = parse_recipe(recipe.model_dump(mode="json") | changes)
     with pytest.raises(ValueError, match="prepared has no prepared split 'test'"):
         compare({"vanilla": recipe}, tmp_path / "exp")
     assert not (tmp_path / "exp").exists()
