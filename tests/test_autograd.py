@@ -66,8 +66,23 @@ def test_many_gradients_at_once(risk, reduction, backend):
     loss = batch._replace(scores=scores).loss(risk, **options)
     weights = torch.randn(4, *loss.shape, dtype=loss.dtype)
     expected = [torch.autograd.grad(loss, scores, weight, retain_graph=True)[0] for weight in weights]
-    (found,) = torch.autograd.grad(loss, scores, weights, is_grads_batched=True)
+    (found,) = torch.autograd.grad(loss, scores, weights, is_grads_batched=True, retain_graph=True)
     torch.testing.assert_close(found, torch.stack(expected))
+    (found,) = torch.autograd.grad(loss, scores, weights, is_grads_batched=True, create_graph=True)
+    torch.testing.assert_close(found.detach(), torch.stack(expected))
+    if backend == "cpu":
+        with pytest.raises(RuntimeError, match="the native backends have no second derivative"):
+            found.sum().backward()
+
+
+def test_many_gradients_at_once_of_a_reduced_joint_loss():
+    batch = random_transducer(3, 6, 3, 5)
+    joint = [tensor.requires_grad_() for tensor in random_joint(batch, 4)]
+    loss = brctc.transducer_joint_loss(*joint, *batch[1:4])
+    weights = torch.randn(4, dtype=loss.dtype)
+    (expected,) = torch.autograd.grad(loss, joint[0], retain_graph=True)
+    (found,) = torch.autograd.grad(loss, joint[0], weights, is_grads_batched=True)
+    torch.testing.assert_close(found, weights[:, None, None, None] * expected)
 
 
 def test_many_gradients_at_once_are_refused_where_they_cannot_be():
@@ -75,9 +90,15 @@ def test_many_gradients_at_once_are_refused_where_they_cannot_be():
     scores, logits = batch.scores.clone().requires_grad_(), transducer.logits.clone().requires_grad_()
     joint = [tensor.requires_grad_() for tensor in random_joint(transducer, 4)]
     own = batch._replace(scores=scores).loss(Sharp("log_share"), from_logits=True)
+    groups = brctc.path_groups(scores, *batch[1:4], from_logits=True)
     dense = brctc.transducer_loss(logits, *transducer[1:4], reduction="none")
     joined = brctc.transducer_joint_loss(*joint, *transducer[1:4], reduction="none")
-    for losses, tensor in ((own, scores), (dense, logits), (joined, joint[0])):
+    for losses, tensor in (
+        (own, scores),
+        (groups.log_likelihood, scores),
+        (dense, logits),
+        (joined, joint[0]),
+    ):
         with pytest.raises(RuntimeError, match="pass backend='reference'"):
             torch.autograd.grad(losses, tensor, torch.eye(3).double(), is_grads_batched=True)
 
@@ -92,6 +113,18 @@ def test_what_has_changed_since_the_loss_is_noticed(risk, which):
     loss.backward(retain_graph=True)  # its gradient was found with the loss
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("risk", [*RISKS, OWN[0]])
+def test_labels_and_lengths_of_inference_mode(risk):
+    batch = random_batch(3, 9, 3, 5)
+    with torch.inference_mode():
+        labels = [each.clone() for each in batch[1:4]]
+    scores = batch.scores.clone().requires_grad_()
+    loss = brctc.bayes_risk_ctc_loss(scores, *labels, risk, reduction="sum", from_logits=True)
+    (found,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    torch.testing.assert_close(found, gradient(batch, risk))
+    torch.testing.assert_close(torch.autograd.grad(loss, scores)[0], found)
 
 
 def test_nothing_is_kept_after_the_backward_pass():

@@ -371,3 +371,20 @@ def test_shapes_without_values():
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             assert run(mode.from_tensor(batch.scores)).shape == (3,)
         torch.testing.assert_close(make_fx(run)(batch.scores)(2 * batch.scores), run(2 * batch.scores))
+
+
+def test_values_are_looked_at_wherever_there_are_some():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Nothing(brctc.BayesRisk):
+        def log_risk(self, groups):
+            return groups.frame * math.nan
+
+    class Subclass(torch.Tensor):
+        pass
+
+    batch = clean_batch()
+    with pytest.raises(ValueError, match=r"Nothing\.log_risk"):
+        batch._replace(scores=batch.scores.as_subclass(Subclass)).loss(Nothing())
+    with FlopCounterMode(display=False), pytest.raises(ValueError, match=r"Nothing\.log_risk"):
+        batch.loss(Nothing())

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from brctc.kernels import choose_backend
 from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
-from brctc.kernels.operators import is_traced
+from brctc.kernels.operators import has_values
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.risk import BayesRisk, PathGroups, risk_loss
 
@@ -58,8 +58,8 @@ def bayes_risk_ctc_loss(
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
         groups = group_paths(inputs, risk.event, kernel, validate)
-        # a trace cannot look at values: a NaN risk shows as a NaN loss there
-        looks = validate and not is_traced(groups.log_share)
+        # where there are no values, a NaN risk shows as a NaN loss
+        looks = validate and has_values(groups.log_share)
         losses = risk_loss(risk, groups, kernel.weighed_loss, looks)
         loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
     return loss.squeeze(0) if reduction == "none" and not batched else loss

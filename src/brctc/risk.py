@@ -171,7 +171,7 @@ def risk_loss(
         log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
         tokens = tokens.clamp(max=1)
     losses = weighed_loss(log_share, log_risk, groups.log_likelihood, tokens)
-    if validate and not losses.is_meta and losses.isnan().any():
+    if validate and losses.isnan().any():
         _raise_for_value(name, log_risk, log_share > -math.inf)
     return losses
 

@@ -103,6 +103,21 @@ def test_one_that_cannot_be_read_does_not_stop_the_others(folder):
     assert not (folder / "nothing.jsonl").exists()
 
 
+def test_a_file_that_cannot_be_opened_costs_no_result(folder):
+    unusable = "x" * 300 + ".wav"
+    found = brctc(folder, "decode", "model", "u0.wav", unusable, "u1.wav", "--jsonl", "rest.jsonl")
+    assert found.code == 2
+    assert [id for id, _ in lines(found)] == ["u0", "u1"]
+    assert f"{unusable}: File name too long" in found.err
+    assert len((folder / "rest.jsonl").read_text().splitlines()) == 2
+
+
+def test_two_files_of_one_name_in_a_ctm_are_refused(folder):
+    found = brctc(folder, "decode", "model", "s a.wav", "s_a.wav", "--ctm", "both.ctm")
+    assert found.code == 2
+    assert "s a and s_a would both be written to s_a" in found.err
+
+
 def test_features_of_another_kind_are_refused(folder):
     prepared = ("prepare", "all.tsv", "--split", "test", "--out", "slow", "--features.frame-shift-ms", "20")
     assert brctc(folder, *prepared).code == 0

@@ -92,6 +92,17 @@ def test_corpus(tmp_path):
     ]
 
 
+def test_where_splits_come_from_is_forgotten_with_them_only(tmp_path):
+    origin = tmp_path / "p" / "corpus.json"
+    handwriting = ("prepare", "--corpus", "handwriting", "--out", "p", "--set", "dev_strings=2")
+    assert brctc(tmp_path, *handwriting, "train_strings=5", "test_strings=3").code == 0
+    origin.write_text("{}")  # as a recipe leaves it
+    assert brctc(tmp_path, *handwriting, "sed=1").code == 2
+    assert origin.exists()
+    assert brctc(tmp_path, *handwriting, "train_strings=6", "test_strings=3").code == 0
+    assert not origin.exists()
+
+
 def test_resampling_is_told(tmp_path):
     path = write(tmp_path / "a.wav", noise(1.0, rate=8000), 8000)
     write_manifest(tmp_path / "test.tsv", [Row("a", "b", path, 1.0)])
@@ -108,6 +119,7 @@ def test_resampling_is_told(tmp_path):
         (("a.tsv", "b.tsv", "--split", "train"), "2 manifests need as many different splits, got train"),
         (("a/x.tsv", "b/x.tsv"), "2 manifests need as many different splits, got x, x"),
         (("a.tsv",), "a.tsv: No such file or directory"),
+        (("..",), "..: Is a directory"),
         (("a.tsv", "--set", "seed=1"), "--set is for a --corpus, not for manifests"),
         (("a.tsv", "--source", "x"), "--source is for a --corpus, not for manifests"),
         (

@@ -12,7 +12,7 @@ from brctc.data.prepared import PreparedWriter
 from brctc.models import load_model
 from brctc.train import RecipeError, train
 from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
-from tests.train.tiny import ENCODER, tiny_recipe
+from tests.train.tiny import ENCODER, TRANSDUCER, tiny_recipe
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,44 @@ def test_a_run_goes_on_with_its_own_data(manifests, tmp_path):
     shutil.rmtree(tmp_path / "prepared")
     train(recipe, run_dir, resume=True, progress=False)
     assert (run_dir / "model" / "model.json").exists()
+
+
+def test_what_has_become_of_the_manifests_does_not_stop_a_run(manifests, tmp_path):
+    path = Path(shutil.copy(manifests["train"], Path(manifests["train"]).with_name("changing.tsv")))
+    recipe = recipe_of({**manifests, "train": str(path)}, tmp_path)
+    run_dir = train(recipe, tmp_path / "run", progress=False).parent
+    (run_dir / "model" / "model.json").unlink()  # as if killed before the very end
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header}\tmood", *(f"{row}\tgood" for row in rows), ""]))
+    train(recipe, run_dir, resume=True, progress=False)
+    assert (run_dir / "model" / "model.json").exists()
+    with pytest.raises(RecipeError, match=r"was prepared from .*changing.tsv, which has changed since"):
+        train(recipe, tmp_path / "new", progress=False)
+
+
+def test_labels_beyond_frames_are_no_matter_without_ctc(tmp_path):
+    recipe = tiny_recipe(
+        tmp_path,
+        corpus={"manifests": {"train": "t.tsv", "dev": "d.tsv"}, "prepared": str(tmp_path / "prepared")},
+        features={"num_bins": 40},
+        model={"encoder": ENCODER | {"subsampling": 2}, "transducer": TRANSDUCER},
+        stages={"only": {"steps": 2, "weights": {"inter": 0, "ctc": 0, "transducer": 1}}},
+        augment={},
+        decode={"method": "transducer"},
+    )
+    for split in ("train", "dev"):
+        write_split(tmp_path / "prepared", split, [("many", "1223344", 12), ("few", "12", 40)])
+    train(recipe, tmp_path / "run", progress=False)
+    write_split(tmp_path / "prepared", "train", [("nothing", "12", 1), ("few", "12", 40)])
+    with pytest.raises(RecipeError, match=r"nothing: the audio is too short: 2x subsampling leaves nothing"):
+        train(recipe, tmp_path / "short", progress=False)
+
+
+def test_other_files_are_no_splits(manifests, tmp_path):
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "notes.json").write_text("{}")
+    prepare_recipe(recipe_of(manifests, tmp_path))
+    assert is_prepared(recipe_of(manifests, tmp_path))
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_is_none(manifests, tmp_path):

@@ -74,10 +74,11 @@ def command(
     options = recipe | {name: value for name, value in given.items() if value is not None}
     sources, texts = find_sources(recognizer.model, audio, manifest, prepared, split)
     times = any(path is not None for path in (ctm, srt, textgrid))
+    ids = [path.stem for path in audio] if texts is None else [*texts]
     if ctm is not None:
-        check_names(texts or {}, ctm_name)
+        check_names(ids, ctm_name)
     if srt is not None or textgrid is not None:
-        check_names(texts or {})
+        check_names(ids)
 
     results: list[Result] = []
     failed: list[str] = []

@@ -1,5 +1,7 @@
 """`brctc prepare`"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +20,8 @@ from brctc.data import (
     prepare_manifest,
 )
 from brctc.data.prepare import check_speeds, training_texts
-from brctc.data.prepared import ORIGIN
+from brctc.data.prepared import ORIGIN, splits_in
+from brctc.files import write_text
 
 CHARACTERS, FILTERBANK = TokenConfig(), FeatureConfig()
 
@@ -87,8 +90,7 @@ def command(
         options: dict[str, Any] = parse_assignments(set)
         if source is not None:
             options["source"] = source
-        forget_origin(out)
-        with progress_bars() as bars:
+        with forgetting_origin(out), progress_bars() as bars:
             progress = partial(bars, f"preparing {corpus}")
             summaries = list(prepare_corpus(corpus, out, progress=progress, **options).values())
         show(summaries, out)
@@ -98,13 +100,13 @@ def command(
         raise ValueError(f"{len(manifests)} manifests need as many different splits, got {', '.join(names)}")
     found = dict(zip(names, manifests, strict=True))
     for manifest in manifests:
-        if not manifest.is_file():
-            raise ValueError(f"{manifest}: No such file or directory")
+        if not manifest.exists() or manifest.is_dir():
+            problem = "Is a directory" if manifest.is_dir() else "No such file or directory"
+            raise ValueError(f"{manifest}: {problem}")
     check_speeds(speeds)
     counted_in = training_tokens(found, tokens)
-    forget_origin(out)
     summaries, problems = [], []
-    with progress_bars() as bars:
+    with forgetting_origin(out), progress_bars() as bars:
         for name, manifest in found.items():
             try:
                 summary = prepare_manifest(
@@ -128,10 +130,22 @@ def command(
         )
 
 
-def forget_origin(out: Path) -> None:
-    """What a recipe has prepared here before is no longer what is here."""
-    if (out / ORIGIN).is_file():
-        (out / ORIGIN).unlink()
+@contextmanager
+def forgetting_origin(out: Path) -> Iterator[None]:
+    """What a recipe has prepared here before is no longer what is here, if the block writes a split."""
+    path = out / ORIGIN
+    origin = path.read_text(encoding="utf-8") if path.is_file() else None
+    path.unlink(missing_ok=True)  # first: the block may be killed
+    before = _when_written(out)
+    try:
+        yield
+    finally:
+        if origin is not None and _when_written(out) == before:
+            write_text(path, origin)
+
+
+def _when_written(out: Path) -> dict[str, int]:
+    return {split: (out / f"{split}.json").stat().st_mtime_ns for split in splits_in(out)}
 
 
 def training_tokens(manifests: dict[str, Path], tokens: TokenConfig) -> TokenConfig | Tokenizer:

@@ -24,13 +24,15 @@ class AudioFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise AudioError(f"{path}: no such file")
-        if self.path.stat().st_size == 0:
-            raise AudioError(f"{path}: the file is empty")
-        _check_wav_size(self.path)
         try:
+            if not self.path.is_file():
+                raise AudioError(f"{path}: no such file")
+            if self.path.stat().st_size == 0:
+                raise AudioError(f"{path}: the file is empty")
+            _check_wav_size(self.path)
             self._file = soundfile.SoundFile(self.path)
+        except OSError as error:
+            raise AudioError(f"{path}: {error.strerror or error}") from None
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{path}: not readable as audio ({error.error_string})") from None
         self.sample_rate: int = self._file.samplerate

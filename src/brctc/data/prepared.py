@@ -72,6 +72,12 @@ class Summary:
         return text
 
 
+def splits_in(directory: Path) -> list[str]:
+    """The names of all prepared splits of a folder."""
+    named = (path.stem for path in directory.glob("*.json"))
+    return sorted(name for name in named if (directory / shard_name(name, 0)).exists())
+
+
 def shard_name(split: str, shard: int) -> str:
     """The file of a shard."""
     return f"{split}.features-{shard:02d}.npy"
@@ -301,11 +307,7 @@ class Prepared:
         if not path.exists():
             if any(self.directory.glob(f"{self.split}.*")):
                 raise ValueError(f"{self.directory}: the split {self.split!r} is incomplete; prepare it anew")
-            found = sorted(
-                p.stem
-                for p in self.directory.glob("*.json")
-                if (self.directory / shard_name(p.stem, 0)).exists()
-            )
+            found = splits_in(self.directory)
             raise ValueError(f"{self.directory} has no prepared split {self.split!r}; found: {found}")
         try:
             info = json.loads(path.read_bytes())

@@ -17,6 +17,7 @@ from brctc import _native
 from brctc.kernels import reference
 from brctc.kernels.inputs import Inputs, check_shapes, local_tensor, native_batch
 from brctc.kernels.operators import (
+    builds_graph,
     is_batched,
     is_traced,
     needs_operators,
@@ -278,12 +279,12 @@ class _Loss(torch.autograd.Function):
         if dense is None:  # handed out before: the graph was retained
             others, options = ctx.options
             dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options, shapes_checked=True)[1]
-        if is_batched(grad):  # many at once: nothing to look at, and no place for them all
-            dense = torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
-        elif wants_operator(grad):
+        if builds_graph():
             scores = ctx.saved_tensors[0]
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
             dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
+        elif is_batched(grad):  # many at once: nothing to look at, and no place for them all
+            dense = torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
         elif grad.dim():
             dense.mul_(_where_possible(grad, dense)[:, None])
         elif grad.item() != 1:
@@ -301,7 +302,7 @@ class _Groups(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         operands: tuple[Any, ...] = (*grads, *ctx.saved_tensors, *ctx.options)
-        if wants_operator(grads[0]):
+        if wants_operator(*grads):
             return (torch.ops.brctc.path_groups_backward(*operands), *[None] * 6)
         return (_path_groups_backward(*operands), *[None] * 6)
 

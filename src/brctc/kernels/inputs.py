@@ -88,6 +88,8 @@ def integer_lengths(name: str, value: Lengths) -> Tensor:
 
 def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
     if isinstance(value, Tensor):
+        if not torch.compiler.is_compiling() and value.is_inference():
+            value = value.clone()  # or autograd would not keep it
         if value.dtype == torch.int64:  # nearly always: nothing else to ask
             return value
     else:

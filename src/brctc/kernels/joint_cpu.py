@@ -15,6 +15,7 @@ from torch import Tensor
 
 from brctc import _native
 from brctc.kernels.operators import (
+    builds_graph,
     needs_operators,
     no_second_derivative,
     outside_graphs,
@@ -66,11 +67,11 @@ class _JointLoss(torch.autograd.Function):
         (grad,) = grads
         saved: tuple[Any, ...] = ctx.saved_tensors
         joint, labels = Joint(*saved[:4]), Labels(saved[4], saved[5], saved[6], ctx.blank)
-        if wants_operator(grad):
+        if grad.dim() == 0 and not builds_graph():
+            found = [None if known is None else known * grad for known in saved[7:]]
+        elif wants_operator(grad):
             grad_losses = grad * ctx.weights
             found = torch.ops.brctc.transducer_joint_loss_backward(grad_losses, *joint, *labels)
-        elif grad.dim() == 0:
-            found = [None if known is None else known * grad for known in saved[7:]]
         else:
             weights = grad.double().contiguous()
             found = _run(joint, labels, weights, ctx.needs_input_grad[:4])[1]

@@ -7,11 +7,18 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
+from torch._guards import detect_fake_mode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _library = torch.library.Library("brctc", "FRAGMENT")
+
+# what looks at every Python function that is called, or None; older versions of torch do not say
+_compiler: Callable[[], object] = getattr(
+    eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo")
+)
 
 
 def register(
@@ -40,16 +47,18 @@ def no_second_derivative(ctx: Any, *grads: Tensor) -> None:
 
 def outside_graphs(function: Function) -> Function:
     """Keeps compilers out of a function that hands addresses to native code: a graph that breaks between
-    the two frees what the address is of. torch.compiler.disable, but does not import the compiler itself.
+    the two frees what the address is of. torch.compiler.disable, but costs nothing where no compiler looks,
+    neither its import nor 4 us a call.
     """
     disabled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
         nonlocal disabled
-        if disabled is None and "torch._dynamo" in sys.modules:
-            disabled = torch.compiler.disable(function)
-        return (disabled or function)(*arguments, **options)
+        if not torch.compiler.is_compiling() and _compiler() is None:
+            return function(*arguments, **options)
+        disabled = disabled or torch.compiler.disable(function)
+        return disabled(*arguments, **options)
 
     setattr(run, "_torchdynamo_disable", True)  # noqa: B010
     return cast("Function", run)
@@ -64,6 +73,16 @@ def is_traced(scores: Tensor) -> bool:
     )
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether a number can be read off it: a trace has none."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    if not is_traced(tensor):
+        return True
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return detect_fake_mode(tensor) is None and (proxies is None or proxies.get_proxy_mode() is None)
+
+
 def needs_operators(scores: Tensor) -> bool:
     """Whether native code is to be called as an operator of torch, and not at once."""
     if is_traced(scores):
@@ -73,14 +92,20 @@ def needs_operators(scores: Tensor) -> bool:
     return False
 
 
-def wants_operator(grad: Tensor) -> bool:
-    """The same for a backward pass: with create_graph=True, the operator says that it has no derivative."""
-    if is_batched(grad):
+def builds_graph() -> bool:
+    """Whether a backward pass is one that others look at: with create_graph=True, the operator says that it
+    has no derivative."""
+    return torch.is_grad_enabled() or torch.compiler.is_compiling()
+
+
+def wants_operator(*grads: Tensor) -> bool:
+    """The same for native code that has no place for many gradients at once."""
+    if any(is_batched(grad) for grad in grads):
         raise RuntimeError(
             "batched gradients (is_grads_batched, vectorize) do not reach into native code: "
             "pass backend='reference'"
         )
-    return torch.is_grad_enabled() or torch.compiler.is_compiling()
+    return builds_graph()
 
 
 def is_batched(tensor: Tensor) -> bool:

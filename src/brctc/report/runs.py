@@ -90,10 +90,7 @@ def _read_metrics(name: str, directory: Path) -> list[dict[str, Any]]:
     path = directory / "metrics.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{name}: there is no {path}")
-    try:
-        metrics = read_metrics(directory)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    metrics = read_metrics(directory)
     if not metrics:
         raise ValueError(f"{path} is empty: the run has taken no step")
     return metrics

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest
 from brctc.data.prepare import Progress, length_problem, training_texts
-from brctc.data.prepared import ORIGIN
+from brctc.data.prepared import ORIGIN, splits_in
 from brctc.data.tokens import UNKNOWN_ID
 from brctc.files import file_digest, write_json
 from brctc.train.config import ManifestOptions, Recipe
@@ -15,10 +15,11 @@ from brctc.train.recipe import RecipeError, differences
 DIGESTS = "manifest_digests"
 
 
-def open_corpus(recipe: Recipe) -> tuple[Prepared, Prepared]:
-    """The prepared splits train and dev; refused if they were made from something else."""
+def open_corpus(recipe: Recipe, *, as_before: bool = False) -> tuple[Prepared, Prepared]:
+    """The prepared splits train and dev; refused if they were made from something else. Of splits that are
+    known to be `as_before`, it does not matter what has become of the manifests."""
     directory = Path(recipe.corpus.prepared)
-    _check_origin(recipe, directory)
+    _check_origin(recipe, directory, as_before)
     train, dev = Prepared(directory, "train"), Prepared(directory, "dev")
     for split in (train, dev):
         if split.feature_config != recipe.features:
@@ -42,10 +43,12 @@ class Texts(NamedTuple):
     """What the vocabulary lacks, in words."""
 
 
-def check_texts(split: Prepared, tokenizer: Tokenizer, subsampling: int | None = None) -> Texts:
-    """Refuses a split that is mostly unknown to the tokenizer and, where frames are `subsampling` times
-    fewer for CTC, one whose labels do not fit into them: it may have been checked with other tokens, and a
-    loss would only say that it is infinite."""
+def check_texts(
+    split: Prepared, tokenizer: Tokenizer, subsampling: int | None = None, *, ctc: bool = True
+) -> Texts:
+    """Refuses a split that is mostly unknown to the tokenizer and, where it is known that an encoder leaves
+    `subsampling` times fewer frames, one that has none left, or for CTC fewer than its labels need: it may
+    have been checked with other tokens, and a loss would only say that it is infinite."""
     num_labels, unknown, example, problems = [], 0, "", []
     for utterance in split.utterances:
         ids = tokenizer.encode(utterance.text)
@@ -54,7 +57,7 @@ def check_texts(split: Prepared, tokenizer: Tokenizer, subsampling: int | None =
             unknown += ids.count(UNKNOWN_ID)
             example = example or utterance.id
         if subsampling is not None:
-            what = length_problem(ids, utterance.num_frames, tokenizer.kind, subsampling)
+            what = length_problem(ids if ctc else [], utterance.num_frames, tokenizer.kind, subsampling)
             problems += [f"{utterance.id}: {what}"] if what else []
     lacking = (
         f"{unknown / max(1, sum(num_labels)):.1%} of the labels of {split.split!r} are not in the vocabulary "
@@ -80,16 +83,13 @@ def _missing(recipe: Recipe) -> list[str]:
     return [split for split in splits if not (directory / f"{split}.json").exists()]
 
 
-def _splits_in(directory: Path) -> list[str]:
-    return sorted(path.stem for path in directory.glob("*.json") if path.name != ORIGIN)
-
-
 def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
-    """Prepares the recipe's corpus where the recipe says; splits that it has prepared before are kept."""
+    """Prepares the recipe's corpus where the recipe says. Splits of manifests that it has prepared before are
+    kept; a corpus that comes with brctc is made as a whole."""
     corpus, missing = recipe.corpus, _missing(recipe)
     directory = Path(corpus.prepared)
     _check_origin(recipe, directory)
-    there = _splits_in(directory)
+    there = splits_in(directory)
     if there and not (directory / ORIGIN).exists():
         raise RecipeError(
             f"corpus.prepared: {directory} has no {' and '.join(missing)}, and what it has "
@@ -131,15 +131,15 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
     return origin | {"features": content["features"], DIGESTS: digests}
 
 
-def _check_origin(recipe: Recipe, directory: Path) -> None:
+def _check_origin(recipe: Recipe, directory: Path, as_before: bool = False) -> None:
     """Splits from elsewhere (brctc prepare) say nothing of themselves: whoever names them knows them."""
-    path, there = directory / ORIGIN, _splits_in(directory)
+    path, there = directory / ORIGIN, splits_in(directory)
     if not path.exists() or not there:
         return
     before, now = json.loads(path.read_text(encoding="utf-8")), _origin(recipe)
     # of manifests that are gone, or have not been prepared yet, nothing is known
     digests = before.pop(DIGESTS, {}), now.pop(DIGESTS)
-    kept = {*there} & digests[0].keys() & digests[1].keys()
+    kept = set() if as_before else {*there} & digests[0].keys() & digests[1].keys()
     before[DIGESTS], now[DIGESTS] = ({split: found[split] for split in kept} for found in digests)
     found = next(differences(before, now), None)
     if found is None:

@@ -72,7 +72,8 @@ def train(
                 with preparation_bar(progress) as advance:
                     prepare_recipe(recipe, advance)
         group.wait()
-        train_split, dev_split = open_corpus(recipe)
+        train_split, dev_split = open_corpus(recipe, as_before=(run_dir / DATA).exists())
+        group.wait()
         _check_data(run_dir, (train_split, dev_split), group)
         tokenizer = _tokenizer(recipe, run_dir, train_split, group)
         found = latest_checkpoint(run_dir / "checkpoints") if resume else None
@@ -86,7 +87,8 @@ def train(
         stack.enter_context(journal)
         for path in aside:
             journal.note(f"set aside: {path.name}")
-        texts = check_texts(train_split, tokenizer, recipe.model.encoder.subsampling)
+        ctc = any(stage.weights.ctc for stage in recipe.stages.values())
+        texts = check_texts(train_split, tokenizer, recipe.model.encoder.subsampling, ctc=ctc)
         for lacking in filter(None, (texts.lacking, check_texts(dev_split, tokenizer).lacking)):
             journal.note(lacking)
         stop = stack.enter_context(StopSignal())
