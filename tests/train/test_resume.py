@@ -55,6 +55,15 @@ def uninterrupted(tmp_path_factory):
     return recipe, folder / "whole"
 
 
+@pytest.fixture
+def usual_sigint():
+    """A shell's background jobs inherit it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_sigint")
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
     with StopSignal() as stop:
         signal.raise_signal(signal.SIGINT)

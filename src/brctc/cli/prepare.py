@@ -135,7 +135,8 @@ def forgetting_origin(out: Path) -> Iterator[None]:
     """What a recipe has prepared here before is no longer what is here, if the block writes a split."""
     path = out / ORIGIN
     origin = path.read_text(encoding="utf-8") if path.is_file() else None
-    path.unlink(missing_ok=True)  # first: the block may be killed
+    if origin is not None:
+        path.unlink()  # first: the block may be killed
     before = _when_written(out)
     try:
         yield
