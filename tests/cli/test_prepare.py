@@ -103,6 +103,18 @@ def test_where_splits_come_from_is_forgotten_with_them_only(tmp_path):
     assert not origin.exists()
 
 
+def test_splits_of_different_features_are_refused(tmp_path):
+    path = write(tmp_path / "a.wav", noise(1.0, rate=16000), 16000)
+    for split in ("train", "test"):
+        write_manifest(tmp_path / f"{split}.tsv", [Row("a", "b", path, 1.0)])
+    bins = ("--features.num-bins", "40")
+    assert brctc(tmp_path, "prepare", "train.tsv", "--out", "p", *bins).code == 0
+    found = brctc(tmp_path, "prepare", "test.tsv", "--out", "p")
+    assert found.code == 2
+    assert found.err.startswith("brctc prepare: p has the split 'train' with features num_bins=40")
+    assert brctc(tmp_path, "prepare", "test.tsv", "--out", "p", *bins).code == 0
+
+
 def test_resampling_is_told(tmp_path):
     path = write(tmp_path / "a.wav", noise(1.0, rate=8000), 8000)
     write_manifest(tmp_path / "test.tsv", [Row("a", "b", path, 1.0)])

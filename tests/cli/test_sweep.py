@@ -109,6 +109,21 @@ def test_what_is_measured_is_not_measured_again(swept):
     assert "nothing is within 1 ms; the fastest is" in impossible.err
 
 
+def test_what_is_trained_anew_is_measured_anew(swept):
+    folder, _ = swept
+    run = folder / "out" / "vanilla-320+160"
+    before = (run / "online.json").stat().st_mtime_ns
+    os.utime(run / "model" / "model.json")
+    assert brctc(folder, *COMMAND).code == 0
+    assert (run / "online.json").stat().st_mtime_ns > before
+
+
+def test_latencies_that_cannot_be_wanted(swept):
+    for latency in ("nan", "-5"):
+        found = brctc(swept[0], *COMMAND, "--target-latency-ms", latency)
+        assert found.err.startswith(f"brctc sweep: --target-latency-ms is {latency}, expected more than 0")
+
+
 def test_a_start_that_is_gone_is_not_trained_for_cells_that_are(swept, tmp_path):
     folder, _ = swept
     copy = shutil.copytree(folder, tmp_path / "copy")

@@ -67,6 +67,8 @@ def test_bad_files_are_named(tmp_path):
     cut_off(write(tmp_path / "cut.wav", noise(1)))
     cut_off(write(tmp_path / "cut.flac", noise(1)))
     soundfile.write(tmp_path / "nan.wav", np.array([0, np.nan, 0], np.float32), RATE, subtype="FLOAT")
+    (tmp_path / "bare.raw").write_bytes(bytes(1000))
+    soundfile.write(tmp_path / "unscaled.wav", np.array([0, 1, 1200], np.float32), RATE, subtype="FLOAT")
     reasons = {
         "missing.wav": "no such file",
         "empty.wav": "the file is empty",
@@ -74,8 +76,10 @@ def test_bad_files_are_named(tmp_path):
         "none.wav": "no samples",
         "cut.wav": "truncated: 15978 of 32000 bytes",
         "cut.flac": "truncated",
-        "nan.wav": "sample 1 is not finite",
-        ".": "no such file",
+        "nan.wav": "sample 1 is nan, expected -1 to 1",
+        ".": "is a directory",
+        "bare.raw": "audio without a header",
+        "unscaled.wav": r"sample 2 is 1200, expected -1 to 1: are these 16-bit samples\?",
     }
     for name, reason in reasons.items():
         with pytest.raises(AudioError, match=f"{tmp_path / name}: .*{reason}"):

@@ -229,7 +229,7 @@ def test_together_refused(model):
     with pytest.raises(ValueError, match="different models"):
         StreamingRecognizer.push_together([(one, sound()), (StreamingRecognizer(make_model(1)), sound())])
     broken = np.full(1600, np.nan, np.float32)
-    with pytest.raises(ValueError, match="sample 0 of the stream is nan"):
+    with pytest.raises(ValueError, match="push 1: sample 0 of the stream is nan"):
         StreamingRecognizer.push_together([(one, sound()), (two, broken)])
     with pytest.raises(ValueError, match="samples at 8000 Hz, expected the model's rate: 16000 Hz"):
         StreamingRecognizer.push_together([(one, sound()), (two, sound())], 8000)

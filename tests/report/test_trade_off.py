@@ -101,6 +101,13 @@ def test_the_table_and_the_page(tmp_path):
         TradeOff("digits", "test", TEXTS, (), {})
 
 
+def test_no_word_right_is_no_latency():
+    nothing = replace(EARLY, online=replace(EARLY.online, drift=spread(math.nan)))
+    table = trade_off_table(TradeOff("mine", "test", TEXTS, (PLAIN, nothing), {}))
+    assert "nan" not in to_markdown(table)
+    assert table.rows[1][2] == "-"
+
+
 def test_the_table_says_how_many_utterances_have_times():
     assert "DL of" not in trade_off_table(TradeOff("digits", "test", TEXTS, (PLAIN,), {})).groups[0].title
     untimed = replace(PLAIN, online=replace(PLAIN.online, without_reference=1))

@@ -84,11 +84,24 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
         ),
         ({"starts": {"plain": {}}}, "methods.early.start: there is no start 'early', but plain"),
         ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
+        (
+            {
+                "methods": {"early": {"changes": {"stages.only.final_risk": {"kind": "early-finish"}}}},
+                **ALONE,
+            },
+            "methods.early: final_risk: early-finish has no latency",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused(tmp_path, changes, message):
     with pytest.raises(RecipeError, match=message):
         load_sweep(write_sweep(tmp_path, **changes), "out")
+
+
+def test_a_recipe_is_no_sweep(tmp_path):
+    write_sweep(tmp_path)
+    with pytest.raises(RecipeError, match="online.yaml is a recipe, not a sweep"):
+        load_sweep(tmp_path / "online.yaml", "out")
 
 
 def test_changes_come_in_their_order_and_are_a_methods_own(tmp_path):

@@ -14,7 +14,7 @@ from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
 from brctc.report import make_report
 from brctc.train import Recipe, load_recipe
-from brctc.train.corpus import is_prepared, prepare_recipe
+from brctc.train.corpus import check_origin, is_prepared, prepare_recipe
 
 
 def command(
@@ -68,7 +68,8 @@ def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
 
 
 def prepare_corpus_of(recipe: Recipe) -> None:
-    """Prepares what the recipe is trained on, if it is not yet."""
-    if not is_prepared(recipe):
-        with progress_bars() as bars:
-            prepare_recipe(recipe, partial(bars, "preparing the corpus"))
+    """Prepares what the recipe is trained and measured on, if it is not yet."""
+    if is_prepared(recipe):
+        return check_origin(recipe)
+    with progress_bars() as bars:
+        prepare_recipe(recipe, partial(bars, "preparing the corpus"))

@@ -48,7 +48,7 @@ def command(
             (monitor.snapshot_steps in a recipe).
         out: A picture (.png, .svg or .pdf), or a folder that gets one for each utterance.
     """
-    single = out.suffix in PICTURES
+    single = out.suffix.lower() in PICTURES
     if out.suffix and not single:
         raise ValueError(f"--out {out}: pictures are {', '.join(PICTURES)}")
     if single and len(utterance) > 1:

@@ -1,6 +1,6 @@
 """`brctc prepare`"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from brctc.data import (
     SPEEDS,
     FeatureConfig,
     PreparationError,
+    Prepared,
     Summary,
     TokenConfig,
     Tokenizer,
@@ -104,6 +105,7 @@ def command(
             problem = "Is a directory" if manifest.is_dir() else "No such file or directory"
             raise ValueError(f"{manifest}: {problem}")
     check_speeds(speeds)
+    check_others(out, names, features)
     counted_in = training_tokens(found, tokens)
     summaries, problems = [], []
     with forgetting_origin(out), progress_bars() as bars:
@@ -143,6 +145,13 @@ def forgetting_origin(out: Path) -> Iterator[None]:
     finally:
         if origin is not None and _when_written(out) == before:
             write_text(path, origin)
+
+
+def check_others(out: Path, names: Sequence[str], features: FeatureConfig) -> None:
+    """No model takes splits of different features."""
+    for other in splits_in(out):
+        if other not in names and (theirs := Prepared(out, other).feature_config) != features:
+            raise ValueError(f"{out} has the split {other!r} with features {theirs}, these are {features}")
 
 
 def _when_written(out: Path) -> dict[str, int]:

@@ -21,6 +21,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from brctc.cli import STOPPED
 from brctc.cli.shared import Notes
@@ -29,6 +30,7 @@ from brctc.train.journal import METRICS
 
 POLL_S = 0.5
 TAIL_BYTES = 1 << 16
+WIDE = 110  # columns of a terminal that has room for all that is known of a training
 
 
 class Training(NamedTuple):
@@ -82,6 +84,9 @@ def _trainings() -> Iterator[dict[str, Training]]:
     trainings: dict[str, Training] = {}
     try:
         yield trainings
+    except KeyboardInterrupt:
+        print("stopping: each training ends its step and writes a checkpoint", file=sys.stderr)
+        raise
     finally:
         for training in trainings.values():
             training.stop()
@@ -110,29 +115,39 @@ def _start(recipe: Recipe, run_dir: Path) -> Training:
 def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callable[[], None]]:
     """A bar for each training; lines now and then where there is no terminal."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, TextColumn("{task.fields[state]}"), *times, console=console) as progress:
+    narrow = console.width < WIDE
+    columns = (
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(8 if narrow else 40),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=narrow),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=console) as progress:
         tasks = {}
         for name, recipe in recipes.items():
             steps = [stage.steps for stage in recipe.stages.values()]
             total = sum(filter(None, steps)) if all(steps) else None
             done = last_record(directory / name).get("step", 0)
-            tasks[name] = progress.add_task(name, total=total, completed=done, state="")
+            shown = f"{name[:15]}…{name[-12:]}" if narrow and len(name) > 28 else name
+            tasks[name] = progress.add_task(shown, total=total, completed=done, state="")
         notes = Notes(console)
 
         def show() -> None:
             states = {}
             for name, task in tasks.items():
                 if record := last_record(directory / name):
-                    progress.update(task, completed=record["step"], state=_state(record))
+                    progress.update(task, completed=record["step"], state=_state(record, narrow))
                     states[name] = f"step {record['step']}, {_state(record)}"
             notes.print(states)
 
         yield show
 
 
-def _state(record: Mapping[str, Any]) -> str:
+def _state(record: Mapping[str, Any], narrow: bool = False) -> str:
+    if narrow and "dev_error" in record:
+        return f"error {record['dev_error']:.1%}"
     shown = (("loss", "loss {:.3f}"), ("dev_error", "dev error {:.1%}"), ("dev_factor", "factor {:.2f}"))
     return "  ".join(text.format(record[key]) for key, text in shown if key in record)
 

@@ -17,7 +17,8 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from brctc.cli.shared import Flag
-from brctc.data import load_audio, record
+from brctc.data import AudioError, load_audio, record
+from brctc.data.audio import AudioFile
 from brctc.decode import Clock, RealClock, SimulatedClock, StreamingRecognizer, play
 from brctc.decode.streaming import Samples
 from brctc.train import model_directory
@@ -52,9 +53,10 @@ def command(
         microphone: Listen to the default microphone until Ctrl-C. Needs the extra mic.
     """
     if bool(audio) == microphone:
-        raise ValueError("say which AUDIO to play, or --microphone")
+        raise ValueError("say either which AUDIO to play, or --microphone")
     if microphone and fast:
         raise ValueError("--fast is for files: a microphone has its own time")
+    check_audio(audio)
     recognizer = StreamingRecognizer.from_directory(model_directory(model))
     recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
     if sys.stdout.isatty():
@@ -64,6 +66,18 @@ def command(
     for path, name in zip(audio, short_names(audio), strict=True):
         samples = load_audio(path, recognizer.sample_rate)
         show_tokens(name, recognizer, samples, SimulatedClock() if fast else RealClock())
+
+
+def check_audio(audio: Sequence[Path]) -> None:
+    """Before the first one plays: the last one's turn may come in an hour."""
+    problems = []
+    for path in audio:
+        try:
+            AudioFile(path).close()
+        except AudioError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n  ".join(problems))
 
 
 def short_names(audio: Sequence[Path]) -> list[str]:

@@ -1,5 +1,6 @@
 """`brctc sweep`"""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,8 @@ def command(
     """
     if at_once < 1:
         raise ValueError(f"--at-once is {at_once}, expected at least 1")
+    if target_latency_ms is not None and not 0 < target_latency_ms < math.inf:
+        raise ValueError(f"--target-latency-ms is {target_latency_ms:g}, expected more than 0")
     plan = load_sweep(find_recipe(sweep), out, parse_assignments(set))
     recipe = plan.cells[0].recipe
     try:

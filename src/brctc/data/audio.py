@@ -15,8 +15,22 @@ _log = logging.getLogger("brctc.data")
 _UNKNOWN_FROM = 0x7FFF0000  # a program that writes WAV into a pipe leaves 0, or about the most, in the header
 
 
+LOUDEST = 100.0  # louder samples are no overshoot, but 16-bit ones that were never scaled
+
+
 class AudioError(ValueError):
     """An audio file that cannot be used; the message starts with its path."""
+
+
+def sample_problem(samples: np.ndarray, first: int = 0, of: str = "") -> str | None:
+    """The first sample that cannot be one, counted from `first`, and of what."""
+    wrong = ~(np.abs(samples) <= LOUDEST)  # NaN is no more than anything
+    if not wrong.any():
+        return None
+    place = int(np.argmax(wrong))
+    value = samples[place]
+    hint = ": are these 16-bit samples? Divide by 32768" if np.isfinite(value) else ""
+    return f"sample {first + place}{of} is {value:g}, expected -1 to 1{hint}"
 
 
 class AudioFile:
@@ -26,11 +40,13 @@ class AudioFile:
         self.path = Path(path)
         try:
             if not self.path.is_file():
-                raise AudioError(f"{path}: no such file")
+                raise AudioError(f"{path}: {'is a directory' if self.path.is_dir() else 'no such file'}")
             if self.path.stat().st_size == 0:
                 raise AudioError(f"{path}: the file is empty")
             _check_wav_size(self.path)
             self._file = soundfile.SoundFile(self.path)
+        except TypeError:  # soundfile's way to say it
+            raise AudioError(f"{path}: audio without a header: its rate is not known") from None
         except OSError as error:
             raise AudioError(f"{path}: {error.strerror or error}") from None
         except soundfile.LibsndfileError as error:
@@ -47,6 +63,9 @@ class AudioFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def read(self, start: int = 0, num_samples: int | None = None) -> np.ndarray:
@@ -65,8 +84,8 @@ class AudioFile:
         if len(samples) != wanted:
             raise AudioError(f"{self.path}: truncated: {len(samples)} of {wanted} samples could be read")
         mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1)
-        if not np.isfinite(mono).all():
-            raise AudioError(f"{self.path}: sample {start + int(np.argmin(np.isfinite(mono)))} is not finite")
+        if problem := sample_problem(mono, start):
+            raise AudioError(f"{self.path}: {problem}")
         return mono
 
 

@@ -5,6 +5,7 @@ file that several utterances share), word_times ("word:start-end ..." in seconds
 A relative path is relative to the manifest's folder.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -69,6 +70,15 @@ def read_manifest(path: str | Path) -> list[Row]:
     if problems:
         raise PreparationError(str(path), problems)
     return rows
+
+
+def manifest_digest(path: str | Path) -> str:
+    """Changes with what a manifest says, and not with columns that mean nothing here."""
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    lines = [line.rstrip("\r").split("\t") for line in text.split("\n")]
+    places = {name: i for i, name in enumerate(lines[0]) if name in (*REQUIRED, *OPTIONAL)}
+    read = [[(name, line[i]) for name, i in sorted(places.items()) if i < len(line)] for line in lines]
+    return hashlib.sha256(repr(read).encode()).hexdigest()
 
 
 def parse_manifest(path: str | Path) -> tuple[list[Row], list[Problem]]:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from brctc.data import FbankStream, num_samples_heard
+from brctc.data.audio import sample_problem
 from brctc.decode.ctc import best_classes
 from brctc.decode.recognizer import NO_CLOCK, check_model
 from brctc.decode.times import frame_clock
 from brctc.models import Model, Stream, load_model, read_together
 
 BLANK = 0
-LOUDEST = 100.0  # louder samples are no overshoot, but 16-bit ones that were never scaled
 Samples = np.ndarray | Tensor
 """(T) mono samples, floats in [-1, 1]."""
 
@@ -109,7 +109,12 @@ class StreamingRecognizer:
             raise ValueError("a recognizer is there twice: one push each")
         if len({id(recognizer.model.system) for recognizer in recognizers}) > 1:
             raise ValueError("the recognizers are of different models: make them of one")
-        checked = [recognizer._check(samples, sample_rate) for recognizer, samples in pushes]
+        checked = []
+        for i, (recognizer, samples) in enumerate(pushes):
+            try:
+                checked.append(recognizer._check(samples, sample_rate))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"push {i}: {error}" if len(pushes) > 1 else str(error)) from None
         for recognizer, samples in zip(recognizers, checked, strict=True):
             recognizer._samples += len(samples)
             recognizer._stream.push(torch.from_numpy(recognizer._fbank.push(samples)))
@@ -193,12 +198,15 @@ class StreamingRecognizer:
         """The samples for the features, or why not."""
         self._check_open()
         if sample_rate is not None and sample_rate != self.sample_rate:
-            raise ValueError(f"samples at {sample_rate} Hz, expected the model's rate: {self.sample_rate} Hz")
+            raise ValueError(
+                f"samples at {sample_rate!r} Hz, expected the model's rate: {self.sample_rate} Hz"
+            )
         if self._given_frames:
             raise ValueError("the stream began with features: it takes no samples")
         if not isinstance(samples, np.ndarray | Tensor):
             raise TypeError(f"samples are a {type(samples).__name__}, expected a numpy array or a tensor")
-        kind = str(samples.dtype).removeprefix("torch.")
+        kind = samples.dtype.name if isinstance(samples, np.ndarray) else str(samples.dtype)
+        kind = kind.removeprefix("torch.")
         if "float" not in kind:
             hint = ": divide by 32768" if kind == "int16" else ""
             raise TypeError(f"samples are {kind}, expected floats in [-1, 1]{hint}")
@@ -206,10 +214,6 @@ class StreamingRecognizer:
             raise ValueError(f"samples have the shape {tuple(samples.shape)}, expected one dimension (mono)")
         if isinstance(samples, Tensor):
             samples = samples.detach().cpu().double().numpy()
-        wrong = ~(np.abs(samples) <= LOUDEST)  # NaN is no more than anything
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            raise ValueError(
-                f"sample {self._samples + first} of the stream is {samples[first]:g}, expected -1 to 1"
-            )
+        if problem := sample_problem(samples, self._samples, " of the stream"):
+            raise ValueError(problem)
         return samples

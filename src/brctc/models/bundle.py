@@ -80,7 +80,9 @@ def load_model(directory: str | Path) -> Model:
     """Reads what `save_model` wrote, onto the CPU and ready for evaluation; refuses anything else."""
     path = Path(directory) / DESCRIPTION
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no model: there is no {path}")
+        inside = Path(directory) / "model"  # of a run
+        hint = f"; say {inside}" if (inside / DESCRIPTION).is_file() else ""
+        raise FileNotFoundError(f"{directory} holds no model: there is no {path}{hint}")
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:

@@ -140,7 +140,7 @@ def _late(
         if said is None or not utterance.word_times:
             return None
         drift = drift_latency([utterance.word_times], [said]).drift
-        parts.append(f"{run.name} {drift.mean_ms:.0f} ms" if drift.counted else f"{run.name} says none")
+        parts.append(f"{run.name} {drift.mean_ms:.0f} ms" if drift.counted else f"{run.name} no word right")
     return f"From the start of a word to its prediction: {', '.join(parts)}"
 
 

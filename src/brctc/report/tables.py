@@ -59,7 +59,7 @@ def to_rich(table: Table) -> RichTable:
     rich.add_column("", no_wrap=True)  # a title that is cut is none
     for group in table.groups:
         for column in group.columns:
-            rich.add_column(column, justify="right")
+            rich.add_column(column.replace(" + ", " +\n"), justify="right")  # or it would not fit in 80
     for row in table.rows:
         rich.add_row(*row)
     return rich

@@ -12,6 +12,7 @@ from brctc.files import write_text
 from brctc.metrics import Comparison, compare
 from brctc.metrics.error_rate import Unit
 from brctc.models import Model, load_model
+from brctc.models.bundle import DESCRIPTION
 from brctc.report.evaluate import Progress, spread_indices, unit_of
 from brctc.report.evaluation import describe_machine, scale
 from brctc.report.online import (
@@ -130,11 +131,16 @@ def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
     rows = [
         (
             f"{trial.method} {FRONT}" if trial in front else trial.method,
-            *(column.of_trial(trial) for column in columns),
+            *(_known(column.of_trial(trial)) for column in columns),
         )
         for trial in trade_off.trials
     ]
     return Table((Group(title, tuple(column.title for column in columns)),), tuple(rows))
+
+
+def _known(cell: str) -> str:
+    """A model that gets no word right has no latency."""
+    return NOTHING if "nan" in cell else cell
 
 
 def _setting(trial: Trial) -> str:
@@ -229,9 +235,10 @@ def evaluate_trials(
     trials = []
     for cell in cells:
         run = directory / cell.name
-        online = _read(run / result, digest, unit)
+        model = model_directory(run)
+        online = _read(run / result, digest, unit) if is_older(model, run / result) else None
         if online is None:
-            online = _measure(cell.name, load_model(model_directory(run)), prepared, limit, unit, progress)
+            online = _measure(cell.name, load_model(model), prepared, limit, unit, progress)
             write_text(run / result, online.to_json() + "\n")
         trials.append(Trial(cell.name, cell.method, online))
     return _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
@@ -273,10 +280,13 @@ def _put_together(
     return TradeOff(name, prepared.split, texts, compare_trials(texts, trials), describe_machine())
 
 
+def is_older(model: Path, result: Path) -> bool:
+    """Whether something was measured, and the model has not been trained anew since."""
+    return result.exists() and (model / DESCRIPTION).stat().st_mtime_ns <= result.stat().st_mtime_ns
+
+
 def _read(path: Path, digest: str, unit: Unit) -> OnlineEvaluation | None:
     """What was measured before, if it was on these utterances and in this unit."""
-    if not path.exists():
-        return None
     try:
         found = OnlineEvaluation.from_json(path.read_text(encoding="utf-8"))
     except ValueError as error:

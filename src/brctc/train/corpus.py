@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest
+from brctc.data.manifest import manifest_digest
 from brctc.data.prepare import Progress, length_problem, training_texts
 from brctc.data.prepared import ORIGIN, splits_in
 from brctc.data.tokens import UNKNOWN_ID
-from brctc.files import file_digest, write_json
+from brctc.files import write_json
 from brctc.train.config import ManifestOptions, Recipe
 from brctc.train.recipe import RecipeError, differences
 
@@ -19,7 +20,7 @@ def open_corpus(recipe: Recipe, *, as_before: bool = False) -> tuple[Prepared, P
     """The prepared splits train and dev; refused if they were made from something else. Of splits that are
     known to be `as_before`, it does not matter what has become of the manifests."""
     directory = Path(recipe.corpus.prepared)
-    _check_origin(recipe, directory, as_before)
+    check_origin(recipe, as_before)
     train, dev = Prepared(directory, "train"), Prepared(directory, "dev")
     for split in (train, dev):
         if split.feature_config != recipe.features:
@@ -88,7 +89,7 @@ def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
     kept; a corpus that comes with brctc is made as a whole."""
     corpus, missing = recipe.corpus, _missing(recipe)
     directory = Path(corpus.prepared)
-    _check_origin(recipe, directory)
+    check_origin(recipe)
     there = splits_in(directory)
     if there and not (directory / ORIGIN).exists():
         raise RecipeError(
@@ -124,15 +125,17 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
     content = recipe.model_dump(mode="json")
     origin = {key: value for key, value in content["corpus"].items() if key != "prepared"}
     digests: dict[str, str] = {
-        split: file_digest(Path(manifest))
+        split: manifest_digest(manifest)
         for split, manifest in (recipe.corpus.manifests or {}).items()
         if Path(manifest).is_file()
     }
     return origin | {"features": content["features"], DIGESTS: digests}
 
 
-def _check_origin(recipe: Recipe, directory: Path, as_before: bool = False) -> None:
-    """Splits from elsewhere (brctc prepare) say nothing of themselves: whoever names them knows them."""
+def check_origin(recipe: Recipe, as_before: bool = False) -> None:
+    """Refuses splits that were made from something else. Those from elsewhere (brctc prepare) say nothing of
+    themselves: whoever names them knows them."""
+    directory = Path(recipe.corpus.prepared)
     path, there = directory / ORIGIN, splits_in(directory)
     if not path.exists() or not there:
         return

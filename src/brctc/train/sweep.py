@@ -62,7 +62,8 @@ class Sweep(Config):
 
 def _check_known(key: str, what: str, name: str, known: Mapping[str, Any]) -> None:
     if name not in known:
-        raise KeyedError(key, f"there is no {what} {name!r}, but {', '.join(known) or 'none at all'}")
+        others = f", but {', '.join(known)}" if known else " or any other"
+        raise KeyedError(key, f"there is no {what} {name!r}{others}")
 
 
 class Cell(NamedTuple):
@@ -104,6 +105,9 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
         frame_ms = _frame_ms(load_recipe(sweep.recipe, *layers, source=source), source)
         sizes = (_frames(f"{path}: blocks: {name}", ms, frame_ms) for ms in (chunk_ms, right_ms))
         recipe = load_recipe(sweep.recipe, *layers, dict(zip(SIZES, sizes, strict=True)), source=source)
+        if [*recipe.stages.values()][-1].final_risk.kind == "early-finish":
+            problem = "early-finish has no latency: its spikes are not where the words are"
+            raise RecipeError(f"{source}: final_risk: {problem}")
         return Cell(f"{name}-{chunk_ms:g}+{right_ms:g}", name, chunk_ms, right_ms, recipe)
 
     wanted = {
@@ -128,8 +132,11 @@ def _start_run(out: str | Path, name: str) -> str:
 
 
 def _read_sweep(path: Path) -> Sweep:
+    content = read_with_bases(path, paths=("recipe",))
+    if "stages" in content and "methods" not in content:
+        raise RecipeError(f"{path} is a recipe, not a sweep: a sweep names a recipe, methods and blocks")
     try:
-        return Sweep.model_validate(read_with_bases(path, paths=("recipe",)))
+        return Sweep.model_validate(content)
     except ValidationError as error:
         raise RecipeError(describe_problems(error, Sweep, str(path))) from None
 
