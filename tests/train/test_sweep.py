@@ -86,7 +86,9 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
         ({"recipe": "nothing.yaml"}, "there is no recipe .*nothing.yaml"),
         (
             {
-                "methods": {"early": {"changes": {"stages.only.final_risk": {"kind": "early-finish"}}}},
+                "methods": {
+                    "early": {"changes": {"stages.only.final_risk": {"kind": "early-finish", "factor": 5}}}
+                },
                 **ALONE,
             },
             "methods.early: final_risk: early-finish has no latency",
@@ -100,7 +102,7 @@ def test_what_cannot_be_run_is_refused(tmp_path, changes, message):
 
 def test_a_recipe_is_no_sweep(tmp_path):
     write_sweep(tmp_path)
-    with pytest.raises(RecipeError, match="online.yaml is a recipe, not a sweep"):
+    with pytest.raises(RecipeError, match=r"online\.yaml is a recipe, not a sweep"):
         load_sweep(tmp_path / "online.yaml", "out")
 
 
