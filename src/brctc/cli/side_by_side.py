@@ -30,7 +30,7 @@ from brctc.train.journal import METRICS
 
 POLL_S = 0.5
 TAIL_BYTES = 1 << 16
-WIDE = 110  # columns of a terminal that has room for all that is known of a training
+STATE = 40  # characters of all that is known of a training
 
 
 class Training(NamedTuple):
@@ -115,10 +115,12 @@ def _start(recipe: Recipe, run_dir: Path) -> Training:
 def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callable[[], None]]:
     """A bar for each training; lines now and then where there is no terminal."""
     console = Console(stderr=True)
-    narrow = console.width < WIDE
+    # what is left for bars and losses beside names, steps and times
+    room = console.width - max(map(len, recipes)) - 29
+    narrow = room < STATE + 6
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(8 if narrow else 40),
+        BarColumn(8 if narrow else min(40, room - STATE)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=narrow),
