@@ -116,7 +116,7 @@ def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callabl
     """A bar for each training; lines now and then where there is no terminal."""
     console = Console(stderr=True)
     # what is left for bars and losses beside names, steps and times
-    room = console.width - max(map(len, recipes)) - 29
+    room = console.width - max(map(len, recipes), default=0) - 29
     narrow = room < STATE + 6
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
