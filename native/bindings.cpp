@@ -1,8 +1,7 @@
-// The one file that knows Python. Tensors arrive as addresses: brctc/kernels/cpu.py has checked
-// them and keeps them alive, and an address costs nothing where DLPack costs microseconds each.
+// What Python sees of the criterion. Plain tensors are looked into (tensors.h); of others, which
+// brctc/kernels/cpu.py has checked and keeps alive, addresses arrive.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
@@ -16,6 +15,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "parallel.h"
+#include "tensors.h"
 
 namespace nb = nanobind;
 namespace brctc {
@@ -27,6 +27,30 @@ namespace {
 
 using Address = uintptr_t;
 
+// A batch of plain tensors: their shapes fit together and their memory can be read as it is.
+struct Views {
+  View scores, labels, input_lengths, target_lengths;
+  int64_t blank;
+
+  // False if it is not one. What is wrong, or has to be changed first, is for Python to say and do.
+  bool fit(nb::handle scores_, nb::handle targets, nb::handle input_lengths_, nb::handle target_lengths_,
+           nb::handle blank_) {
+    if (!look(scores_, scores) || !look(targets, labels) || !look(input_lengths_, input_lengths) ||
+        !look(target_lengths_, target_lengths) || !PyLong_CheckExact(blank_.ptr()))
+      return false;
+    if (!is_float(scores) || scores.ndim != 3 || scores.strides[2] != 1 || !is_integers(labels)) return false;
+    const int64_t T = scores.shape[0], N = scores.shape[1];
+    if (T < 1 || N < 1) return false;
+    for (const View* lengths : {&input_lengths, &target_lengths})
+      if (!is_integers(*lengths) || lengths->ndim != 1 || lengths->shape[0] != N) return false;
+    if (labels.ndim == 2 && labels.shape[0] != N) return false;
+    blank = PyLong_AsLongLong(blank_.ptr());
+    if (blank >= 0 && blank < scores.shape[2]) return true;
+    PyErr_Clear();  // of a number that is too long
+    return false;
+  }
+};
+
 // A Batch together with the offsets it points to.
 class Input {
  public:
@@ -35,6 +59,7 @@ class Input {
   int64_t label_count;
   int threads;
 
+  // Raises for lengths and labels out of range.
   Input(Address scores, int is_double_, int64_t T, int64_t N, int64_t C, int64_t stride_t,
         int64_t stride_n, Address labels, int64_t label_count_, int64_t label_stride,
         Address input_lengths, Address target_lengths, int64_t blank, bool from_logits, int threads_)
@@ -57,8 +82,23 @@ class Input {
       next += static_cast<uint64_t>(label_stride < 0 ? batch.target_lengths[n] : label_stride);
     }
     batch.label_offset = offsets_.data();
+    if (const std::string problem = find_problem(); !problem.empty()) throw nb::value_error(problem.c_str());
   }
   Input(const Input&) = delete;
+
+  // The same of plain tensors, or null.
+  static Input* of(nb::handle scores, nb::handle targets, nb::handle input_lengths,
+                   nb::handle target_lengths, nb::handle blank, bool from_logits, int threads) {
+    Views v;
+    if (!v.fit(scores, targets, input_lengths, target_lengths, blank)) return nullptr;
+    const View &s = v.scores, &l = v.labels;
+    const auto address = [](const View& view) { return reinterpret_cast<Address>(view.data); };
+    const bool padded = l.ndim == 2;
+    return new Input(address(s), s.dtype.bits == 64, s.shape[0], s.shape[1], s.shape[2], s.strides[0],
+                     s.strides[1], address(l), padded ? l.shape[0] * l.shape[1] : l.shape[0],
+                     padded ? l.shape[1] : -1, address(v.input_lengths), address(v.target_lengths), v.blank,
+                     from_logits, threads);
+  }
 
   // What is wrong with lengths or labels, or "". Nothing is read out of bounds on the way.
   std::string find_problem() const {
@@ -125,7 +165,32 @@ class Input {
   std::vector<int64_t> offsets_;
 };
 
-using Pooled = nb::ndarray<nb::pytorch>;
+// A block as a tensor, whose end gives it back to the pool.
+struct Lent {
+  Block block;
+  int64_t shape[3], strides[3];
+  Managed managed{};
+
+  nb::object tensor(nb::dlpack::dtype dtype) {
+    if (!torch_tensors.table) {
+      nb::capsule owner(this, [](void* self) noexcept { end(static_cast<Lent*>(self)); });
+      const size_t sizes[] = {size_t(shape[0]), size_t(shape[1]), size_t(shape[2])};
+      return nb::cast(nb::ndarray<nb::pytorch>(block.data, 3, sizes, owner, strides, dtype));
+    }
+    const auto release_managed = [](Managed* self) { end(static_cast<Lent*>(self->owner)); };
+    managed = {1, 0, this, release_managed, 0, {block.data, {nb::device::cpu::value, 0}, 3, dtype, shape, strides}};
+    void* made = nullptr;
+    if (torch_tensors.table->to_python(&managed, &made) != 0) {
+      end(this);
+      throw nb::python_error();
+    }
+    return nb::steal(static_cast<PyObject*>(made));
+  }
+  static void end(Lent* lent) noexcept {
+    release(lent->block);
+    delete lent;
+  }
+};
 
 // Room for a dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C). It goes back
 // to the pool with its tensor: fresh pages at every call would cost more than what is written there.
@@ -145,18 +210,10 @@ class Dense {
 
   Gradient gradient;
 
-  Pooled tensor() {
-    const auto T = static_cast<size_t>(batch_.T), N = static_cast<size_t>(batch_.N),
-               C = static_cast<size_t>(batch_.C);
-    nb::capsule owner(new Block(block_), [](void* p) noexcept {
-      release(*static_cast<Block*>(p));
-      delete static_cast<Block*>(p);
-    });
-    char* data = block_.data;
+  nb::object tensor() {
+    auto* lent = new Lent{block_, {batch_.T, batch_.N, batch_.C}, {gradient.stride_t, gradient.stride_n, 1}, {}};
     block_ = {};
-    const int64_t strides[] = {gradient.stride_t, gradient.stride_n, 1};
-    const size_t shape[] = {T, N, C};
-    return Pooled(data, 3, shape, owner, strides, is_double_ ? nb::dtype<double>() : nb::dtype<float>());
+    return lent->tensor(is_double_ ? nb::dtype<double>() : nb::dtype<float>());
   }
 
  private:
@@ -171,7 +228,7 @@ enum class Reduction { none, sum, mean };
 
 // The losses (N) in double, or their sum or mean in the scores' own format, and the gradient of what
 // was asked for. An utterance with an infinite loss counts as zero if wanted, and has no gradient.
-std::optional<Pooled> loss(const Input& in, int risk, double risk_factor, int reduction,
+nb::object loss(const Input& in, int risk, double risk_factor, int reduction,
                            bool zero_infinity, Address result, bool gradient) {
   const Batch& b = in.batch;
   std::vector<double> weights(static_cast<size_t>(b.N), 1.0), losses(static_cast<size_t>(b.N));
@@ -198,7 +255,7 @@ std::optional<Pooled> loss(const Input& in, int risk, double risk_factor, int re
     *reinterpret_cast<double*>(result) = total;
   else
     *reinterpret_cast<float*>(result) = static_cast<float>(total);
-  if (!dense) return std::nullopt;
+  if (!dense) return nb::none();
   return dense->tensor();
 }
 
@@ -211,7 +268,7 @@ void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
   });
 }
 
-Pooled groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
+nb::object groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
                        Address grad_likelihood) {
   const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
                     reinterpret_cast<double*>(grad_likelihood)};
@@ -253,7 +310,17 @@ NB_MODULE(_native, m) {
   nb::class_<Input>(m, "Input")
       .def(nb::init<Address, int, int64_t, int64_t, int64_t, int64_t, int64_t, Address, int64_t,
                     int64_t, Address, Address, int64_t, bool, int>())
-      .def("find_problem", &Input::find_problem);
+      .def_static("of", &Input::of);
+  m.def("are_plain", [](nb::handle scores, nb::handle targets, nb::handle input_lengths, nb::handle target_lengths,
+                  nb::handle blank) {
+    return Views{}.fit(scores, targets, input_lengths, target_lengths, blank);
+  });
+  m.def("is_one", [](nb::handle tensor) {
+    View v;
+    if (!look(tensor, v) || v.ndim != 0 || !is_float(v)) return false;
+    return v.dtype.bits == 64 ? *static_cast<double*>(v.data) == 1 : *static_cast<float*>(v.data) == 1;
+  });
+  m.def("learn_tensors", &learn_tensors, nb::arg().none(), nb::arg().none());
   m.def("loss", &loss);
   m.def("groups", &groups);
   m.def("groups_backward", &groups_backward);

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import brctc
+from brctc import _native
 from brctc.kernels import cpu, reference
 from tests.batches import batches, random_batch
 from tests.parity import check_parity, loss_and_grad
@@ -154,6 +155,34 @@ def test_backward_twice_with_retained_graph():
     (first,) = torch.autograd.grad(loss, scores, retain_graph=True)
     (second,) = torch.autograd.grad(2 * loss, scores)
     torch.testing.assert_close(2 * first, second)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_torch_without_dlpacks_table_is_the_same(reduction):
+    """Older ones have none: Python asks the tensors then."""
+    batch = random_batch(3, 30, 5, 9, dtype=torch.float32)
+    batch = batch._replace(scores=batch.scores.nan_to_num().requires_grad_())
+    results = []
+    try:
+        for tensor in (torch.Tensor, None):
+            has_table = tensor is not None and hasattr(tensor, "__dlpack_c_exchange_api__")
+            assert _native.learn_tensors(tensor, tensor and torch.nn.Parameter) == has_table
+            loss = batch.loss(brctc.EarlyEmission(3.0), reduction=reduction, from_logits=True)
+            loss.sum().backward()
+            results.append((loss.detach(), batch.scores.grad))
+            batch.scores.grad = None
+            with pytest.raises(ValueError, match="label 1 of utterance 0 is 9, expected 0 to 8"):
+                brctc.bayes_risk_ctc_loss(batch.scores[:, :1], torch.tensor([[1, 9]]), [9], [2])
+    finally:
+        _native.learn_tensors(torch.Tensor, torch.nn.Parameter)
+    for with_table, without in zip(*results, strict=True):
+        assert torch.equal(with_table, without)
+
+
+def test_a_tensor_that_is_kept_nowhere():
+    zeros = torch.ops.aten._efficientzerotensor([4, 1, 3])
+    with pytest.raises(ValueError, match="scores is a tensor without memory"):
+        brctc.bayes_risk_ctc_loss(zeros, torch.tensor([[1]]), [4], [1], from_logits=True)
 
 
 def test_changed_scores_are_noticed():

@@ -19,8 +19,22 @@ class Input:
         from_logits: bool,
         threads: int,
     ) -> None: ...
-    def find_problem(self) -> str: ...
+    @staticmethod
+    def of(
+        scores: Tensor,
+        targets: Tensor,
+        input_lengths: Tensor,
+        target_lengths: Tensor,
+        blank: int,
+        from_logits: bool,
+        threads: int,
+    ) -> Input | None: ...
 
+def learn_tensors(tensor: type[Tensor] | None, parameter: type[Tensor] | None) -> bool: ...
+def are_plain(
+    scores: object, targets: object, input_lengths: object, target_lengths: object, blank: object
+) -> bool: ...
+def is_one(tensor: Tensor) -> bool: ...
 def loss(
     batch: Input,
     risk: int,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from brctc.kernels import choose_backend, cpu
+from brctc.kernels import backend_of, cpu
 from brctc.kernels.inputs import Lengths, check_values, pad_targets, prepare_inputs
 from brctc.loss import group_paths
 from brctc.risk import PathGroups
@@ -27,7 +27,7 @@ def path_groups(
     of one here.
     """
     inputs, _ = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
-    return group_paths(inputs, event, choose_backend(backend, inputs.scores.device))
+    return group_paths(inputs, event, backend_of(backend, inputs.scores))
 
 
 class BestPath(NamedTuple):

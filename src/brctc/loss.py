@@ -4,7 +4,7 @@ from types import ModuleType
 
 from torch import Tensor, nn
 
-from brctc.kernels import choose_backend
+from brctc.kernels import backend_of
 from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
 from brctc.kernels.operators import has_values
 from brctc.kernels.reduction import check_reduction, reduce_losses
@@ -50,7 +50,7 @@ def bayes_risk_ctc_loss(
     inputs, batched = prepare_inputs(
         log_probs, targets, input_lengths, target_lengths, blank, from_logits, keep_half=True
     )
-    kernel = choose_backend(backend, inputs.scores.device)
+    kernel = backend_of(backend, inputs.scores)
     if not kernel.READS_HALF:
         inputs = in_full_precision(inputs)
     if kernel.has_closed_form(risk):

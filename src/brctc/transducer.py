@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from brctc.kernels import TRANSDUCERS, choose_backend
+from brctc.kernels import TRANSDUCERS, backend_of
 from brctc.kernels.inputs import FULL, HALF_OR_FULL, Lengths
 from brctc.kernels.reduction import check_reduction, reduce_losses
 from brctc.kernels.transducer_inputs import check_floating, prepare_joint, prepare_labels
@@ -41,7 +41,7 @@ def transducer_loss(
     check_floating("logits", logits)
     if logits.dim() != 4:
         raise ValueError(f"logits must be (N, T, U + 1, C), got {tuple(logits.shape)}")
-    kernel = TRANSDUCERS[choose_backend(backend, logits.device)]
+    kernel = TRANSDUCERS[backend_of(backend, logits)]
     if logits.dtype not in (HALF_OR_FULL if kernel.READS_HALF else FULL):
         logits = logits.float()
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, logits.shape)
@@ -81,7 +81,7 @@ def transducer_joint_loss(
     check_reduction(reduction)
     joint = prepare_joint(encoder, prediction, weight, bias)
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, joint.logits_shape())
-    kernel = TRANSDUCERS[choose_backend(backend, encoder.device)]
+    kernel = TRANSDUCERS[backend_of(backend, encoder)]
     if encoder.is_meta:  # has no autocast
         return kernel.joint_loss(joint, labels, reduction, validate)
     with torch.autocast(encoder.device.type, enabled=False):

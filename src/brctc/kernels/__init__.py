@@ -52,6 +52,12 @@ def _find_triton() -> str:
     return "no CUDA device"
 
 
+def backend_of(name: str | None, scores: torch.Tensor) -> ModuleType:
+    """The named backend, or without a name the best one for the tensor. Asks for no device where it can: a
+    device costs 5 us."""
+    return cpu if name is None and scores.is_cpu else choose_backend(name, scores.device)
+
+
 def choose_backend(name: str | None, device: torch.device) -> ModuleType:
     """The named backend, or without a name the best one for the device."""
     if name is None:

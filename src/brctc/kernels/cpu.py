@@ -49,16 +49,15 @@ def loss(
 ) -> Tensor:
     """The reduced loss, for a risk that has a closed form. Always validates: it would read beyond its
     memory otherwise, and there is no device to wait for."""
-    factor = float(risk.penalty if isinstance(risk, DelayPenalty) else getattr(risk, "risk_factor", 0.0))
-    gradient = torch.is_grad_enabled() and inputs.scores.requires_grad
+    factor = 0.0
+    if risk is not None:
+        factor = float(risk.penalty if isinstance(risk, DelayPenalty) else getattr(risk, "risk_factor", 0.0))
+    gradient = inputs.scores.requires_grad and torch.is_grad_enabled()
     options = (_CLOSED_FORMS[type(risk)], factor, gradient)
     if needs_operators(inputs.scores):
         losses = torch.ops.brctc.loss_and_gradient(*inputs, *options)[0]
         return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
-    # past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers
-    apply: Any = super(torch.autograd.Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
-    scores = unwrap_if_dead(inputs.scores)
-    return apply(scores, inputs[1:], (*options, reduction, zero_infinity))
+    return _apply_loss(unwrap_if_dead(inputs.scores), inputs[1:], (*options, reduction, zero_infinity))
 
 
 def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
@@ -87,25 +86,22 @@ def best_path(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 class _Call:
     """A checked batch, with the tensors that the native side points into kept alive."""
 
-    def __init__(self, inputs: Inputs, shapes_checked: bool = False) -> None:
-        if not shapes_checked:
-            check_shapes(inputs)
-        scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
-        # asked before it is done: each operator costs microseconds, even one that changes nothing
-        if scores.stride(2) != 1 or scores.is_neg():
-            scores = scores.detach().resolve_neg().contiguous()
-        self.inputs = Inputs(
-            scores,
-            local_tensor(targets),
-            local_tensor(input_lengths),
-            local_tensor(target_lengths),
-            blank,
-            from_logits,
-        )
-        self.native = native_batch(self.inputs)
+    def __init__(self, inputs: Inputs) -> None:
         # also in a second backward pass: labels may have changed behind torch's back, in a numpy buffer
-        if problem := self.native.find_problem():
-            raise ValueError(problem)
+        plain = None if inputs.scores.is_neg() else _native.Input.of(*inputs, torch.get_num_threads())
+        self.inputs = inputs if plain else _laid_out(inputs)
+        self.native = plain or native_batch(self.inputs)
+
+
+def _laid_out(inputs: Inputs) -> Inputs:
+    """As native code reads it."""
+    check_shapes(inputs)
+    scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
+    # asked before it is done: each operator costs microseconds, even one that changes nothing
+    if scores.stride(2) != 1 or scores.is_neg():
+        scores = scores.detach().resolve_neg().contiguous()
+    labels = local_tensor(targets), local_tensor(input_lengths), local_tensor(target_lengths)
+    return Inputs(scores, *labels, blank, from_logits)
 
 
 def _batch_major(scores: Tensor) -> bool:
@@ -123,16 +119,15 @@ def _native_loss(
     gradient: bool,
     reduction: str = "none",
     zero_infinity: bool = False,
-    shapes_checked: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The reduced loss, and its gradient if that is wanted."""
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
-    call = _Call(inputs, shapes_checked)
+    call = _Call(inputs)
     dtype = inputs.scores.dtype
     each = reduction == "none"
     shape = inputs.scores.shape[1:2] if each else ()
-    result = torch.empty(shape, dtype=torch.float64 if each else dtype, device="cpu")
+    result = inputs.scores.new_empty(shape, dtype=torch.float64) if each else inputs.scores.new_empty(shape)
     dense = _native.loss(
         call.native, risk, risk_factor, _REDUCTIONS[reduction], zero_infinity, result.data_ptr(), gradient
     )
@@ -268,7 +263,7 @@ class _Loss(torch.autograd.Function):
         inputs = Inputs(scores, *others)
         ctx.save_for_backward(*inputs[:4])
         ctx.options = others[3:], options
-        loss, ctx.dense = _native_loss(inputs, *options, shapes_checked=True)
+        loss, ctx.dense = _native_loss(inputs, *options)
         return loss
 
     @staticmethod
@@ -278,11 +273,13 @@ class _Loss(torch.autograd.Function):
         ctx.dense = None
         if dense is None:  # handed out before: the graph was retained
             others, options = ctx.options
-            dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options, shapes_checked=True)[1]
+            dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options)[1]
         if builds_graph():
             scores = ctx.saved_tensors[0]
             grad = grad if grad.dim() else grad.expand(scores.shape[1])
             dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
+        elif _native.is_one(grad):
+            pass  # nearly always
         elif is_batched(grad):  # many at once: nothing to look at, and no place for them all
             dense = torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
         elif grad.dim():
@@ -290,6 +287,10 @@ class _Loss(torch.autograd.Function):
         elif grad.item() != 1:
             dense.mul_(grad)
         return dense, None, None
+
+
+# past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers
+_apply_loss: Any = super(torch.autograd.Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Groups(torch.autograd.Function):

@@ -4,7 +4,7 @@ Axes everywhere: T frames, N utterances, C classes, U labels of a target.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ Lengths = Tensor | Sequence[int] | int
 
 # A log-probability below this counts as probability zero; native/emissions.h has the same.
 SMALLEST_LOG = -1e13
+
+_native.learn_tensors(Tensor, torch.nn.Parameter)
 
 FULL = (torch.float32, torch.float64)
 HALF_OR_FULL = (*FULL, torch.float16, torch.bfloat16)
@@ -42,6 +44,13 @@ def prepare_inputs(
     keep_half: bool = False,
 ) -> tuple[Inputs, bool]:
     """Brings CTCLoss's layouts into one; also says whether there was a batch axis."""
+    given: tuple[Tensor, Any, Any, Any, int] = (scores, targets, input_lengths, target_lengths, blank)
+    if (
+        not torch.compiler.is_compiling()
+        and _native.are_plain(*given)
+        and not (given[1].is_inference() or given[2].is_inference() or given[3].is_inference())
+    ):  # nearly always: there is nothing to bring anywhere
+        return Inputs(*given, from_logits), True
     if not isinstance(scores, Tensor):
         raise TypeError(f"log_probs must be a tensor, got {type(scores).__name__}")
     if not scores.is_floating_point():
@@ -137,10 +146,14 @@ def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None
 
 
 def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
-    """What the native core takes. It holds addresses: the tensors, contiguous and on the CPU, must
-    outlive it. Without scores it can only look for problems."""
+    """What the native core takes; raises for lengths and labels out of range. It holds addresses: the
+    tensors, contiguous and on the CPU, must outlive it. Without scores it does nothing but check."""
     scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
     frames, batch, classes = scores.shape
+    tensors = list(inputs._asdict().items())[:4]
+    for name, tensor in tensors if with_scores else tensors[1:]:
+        if tensor.numel() and not tensor.data_ptr():  # torch has tensors of zeros that are kept nowhere
+            raise ValueError(f"{name} is a tensor without memory")
     return _native.Input(
         scores.data_ptr() if with_scores else 0,
         scores.dtype == torch.float64,
@@ -174,8 +187,7 @@ def check_values(inputs: Inputs) -> None:
         input_lengths=local_tensor(inputs.input_lengths),
         target_lengths=local_tensor(inputs.target_lengths),
     )
-    if problem := native_batch(local, with_scores=False).find_problem():
-        raise ValueError(problem)
+    native_batch(local, with_scores=False)
 
 
 def unreadable(from_logits: bool, t: int, n: int) -> str:
