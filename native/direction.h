@@ -153,7 +153,7 @@ struct Direction {
   void join(const Direction& other, const int64_t* labels) {
     reversed = other.reversed, saved_m = other.saved_m, saved_e = other.saved_e;
     begin(labels);
-    chain.weights = other.chain.weights;
+    chain.weights = other.chain.weights, chain.injects = other.chain.injects;
   }
 
   int64_t blocks(int64_t count) const { return (count + block - 1) / block; }

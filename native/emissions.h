@@ -52,7 +52,7 @@ struct Utterance {
         gradient(out && out->data ? static_cast<In*>(out->data) + n * out->stride_n : nullptr),
         gradient_stride(out ? out->stride_t : 0),
         weight(out && out->data ? static_cast<In>(out->weight[n]) : 0),
-        scattered(stride_t > C && T * stride_t * static_cast<ptrdiff_t>(sizeof(In)) > own_cache) {}
+        scattered(T * stride_t * static_cast<ptrdiff_t>(sizeof(In)) > own_cache) {}
 
   In* gradient_row(int64_t t) const { return gradient ? gradient + t * gradient_stride : nullptr; }
 

@@ -31,7 +31,9 @@ struct Grouped : Solver<Real, In> {
   Grouped(const Utterance<In>& utterance, const Team& members, Event event)
       : Base(utterance, members),
         before(event == Event::end ? ahead : back),
-        after(event == Event::end ? back : ahead) {}
+        after(event == Event::end ? back : ahead) {
+    after.chain.injects = true;
+  }
 
   void take(Arena& arena) {
     const bool paired = team.size > 1, gradient = utt.gradient != nullptr;

@@ -59,6 +59,8 @@ struct Weights {
   Row<Real> blank, label;
 };
 
+enum class Keep { nothing, shares, shares_of_entering };
+
 template <class Real>
 struct Chain {
   using Int = IntOf<Real>;
@@ -68,11 +70,13 @@ struct Chain {
   Row<Real> blank[2], label[2];  // the state now and before
   Row<Real> entering;            // mass that enters label u at this frame, before its emission,
   bool keeps_entering = false;   // if that is wanted
+  bool injects = false;          // whether retreat() is given what enters a label but does not stay
   // For a block of frames, where each state's mass came from. Every share is stored, none is found
   // as one minus another: a small occupancy keeps its digits beside a large one.
   struct Shares {
-    Real *label_stayed, *label_entered;  // of label u: from itself, from before
-    Real *by_blank, *by_skip;            // of what entered: from the blank, from the label before
+    Real *label_stayed, *label_entered;  // of label u: from itself, from before (if the chain injects)
+    Real *by_blank, *by_skip;            // from the blank, from the label before: of label u, or of
+                                         // what entered it, if the chain injects
     Real *blank_stayed, *blank_entered;  // of blank u: from itself, from label u
   } shares;
   Real* unit_m;                  // an emission row of ones
@@ -139,16 +143,26 @@ struct Chain {
   }
 
   void move(const Real* y_m, const Int* y_e, int64_t row) {
-    const bool keep = row >= 0;
-    if (y_e)  // rare: no special cases
-      keep ? advance<true, true, true>(y_m, y_e, row) : advance<false, true, true>(y_m, y_e, 0);
-    else if (keeps_entering)
-      keep ? advance<true, false, true>(y_m, y_e, row) : advance<false, false, true>(y_m, y_e, 0);
+    const Keep keep = row < 0 ? Keep::nothing : injects ? Keep::shares_of_entering : Keep::shares;
+    if (keep == Keep::nothing)
+      move<Keep::nothing>(y_m, y_e, 0);
+    else if (keep == Keep::shares)
+      move<Keep::shares>(y_m, y_e, row);
     else
-      keep ? advance<true, false, false>(y_m, y_e, row) : advance<false, false, false>(y_m, y_e, 0);
+      move<Keep::shares_of_entering>(y_m, y_e, row);
   }
 
-  template <bool keep, bool wide, bool keep_entering>
+  template <Keep keep>
+  void move(const Real* y_m, const Int* y_e, int64_t row) {
+    if (y_e)  // rare: no special cases
+      advance<keep, true, true>(y_m, y_e, row);
+    else if (keeps_entering)
+      advance<keep, false, true>(y_m, y_e, row);
+    else
+      advance<keep, false, false>(y_m, y_e, row);
+  }
+
+  template <Keep keep, bool wide, bool keep_entering>
   void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
     const Real* __restrict bm = blank[now].m;
     const Int* __restrict be = blank[now].e;
@@ -186,12 +200,19 @@ struct Chain {
       const Real stayed = lm[u] * pow2_biased<Real>(le[u] - label_base);
       const Real entered = in * pow2_biased<Real>(e_in - label_base);
       const Real sum = stayed + entered;
-      if constexpr (keep) {
-        const Real of_sum = 1 / sum, of_in = 1 / in;
+      if constexpr (keep != Keep::nothing) {
+        const Real of_sum = 1 / sum;
         label_stayed[u] = stayed * of_sum;
-        label_entered[u] = entered * of_sum;
-        by_blank[u] = followed * of_in;
-        by_skip[u] = skipped * of_in;
+        if constexpr (keep == Keep::shares) {
+          const Real part = of_sum * pow2_biased<Real>(e_in - label_base);
+          by_blank[u] = followed * part;
+          by_skip[u] = skipped * part;
+        } else {
+          const Real of_in = 1 / in;
+          label_entered[u] = entered * of_sum;
+          by_blank[u] = followed * of_in;
+          by_skip[u] = skipped * of_in;
+        }
       }
       if constexpr (keep_entering) in_m[u] = in, in_e[u] = e_in;
       Real m = sum * y_m[u];
@@ -204,7 +225,7 @@ struct Chain {
       const Real stayed_b = bm[u] * pow2_biased<Real>(be[u] - blank_base);
       const Real entered_b = lm[u] * pow2_biased<Real>(le[u] - blank_base);
       const Real sum_b = stayed_b + entered_b;
-      if constexpr (keep) {
+      if constexpr (keep != Keep::nothing) {
         const Real of_sum = 1 / sum_b;
         blank_stayed[u] = stayed_b * of_sum;
         blank_entered[u] = entered_b * of_sum;
@@ -215,7 +236,9 @@ struct Chain {
       new_bm[u] = m_b;
       new_be[u] = wide ? larger(e_after, zero) : e_after;
     }
-    if constexpr (keep) label_entered[count] = by_blank[count] = by_skip[count] = 0;  // for retreat()
+    // for retreat()
+    if constexpr (keep != Keep::nothing) by_blank[count] = by_skip[count] = 0;
+    if constexpr (keep == Keep::shares_of_entering) label_entered[count] = 0;
   }
 
   // The state as one piece of memory, to go back to later.
@@ -235,6 +258,15 @@ struct Chain {
 
   // Moves occupancies one frame back along the shares of `row`. `injected` is mass that enters
   // label u at this frame but does not stay there: it goes to the states before it only.
+  void retreat(const Real* g_blank, const Real* g_label, const Real* injected, int64_t row, Real* out_blank,
+               Real* out_label) const {
+    if (injects)
+      retreat<true>(g_blank, g_label, injected, row, out_blank, out_label);
+    else
+      retreat<false>(g_blank, g_label, injected, row, out_blank, out_label);
+  }
+
+  template <bool injecting>
   void retreat(const Real* __restrict g_blank, const Real* __restrict g_label,
                const Real* __restrict injected, int64_t row, Real* __restrict out_blank,
                Real* __restrict out_label) const {
@@ -247,7 +279,7 @@ struct Chain {
     const int64_t count = K;
 #pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
-      const Real in = g_label[u + 1] * label_entered[u + 1] + injected[u + 1];
+      const Real in = injecting ? g_label[u + 1] * label_entered[u + 1] + injected[u + 1] : g_label[u + 1];
       out_label[u] = g_label[u] * label_stayed[u] + g_blank[u] * blank_entered[u] + in * by_skip[u + 1];
       out_blank[u] = g_blank[u] * blank_stayed[u] + in * by_blank[u + 1];
     }
