@@ -226,17 +226,38 @@ class Dense {
 // torch.nn.CTCLoss's reductions: "mean" divides each loss by its target length, then by the batch.
 enum class Reduction { none, sum, mean };
 
-// The losses (N) in double, or their sum or mean in the scores' own format, and the gradient of what
-// was asked for. An utterance with an infinite loss counts as zero if wanted, and has no gradient.
-nb::object loss(const Input& in, int risk, double risk_factor, int reduction,
-                           bool zero_infinity, Address result, bool gradient) {
-  const Batch& b = in.batch;
-  std::vector<double> weights(static_cast<size_t>(b.N), 1.0), losses(static_cast<size_t>(b.N));
+// What each loss counts in the reduced one.
+std::vector<double> loss_weights(int reduction, const int64_t* target_lengths, int64_t N) {
+  std::vector<double> weights(static_cast<size_t>(N), 1.0);
   if (static_cast<Reduction>(reduction) == Reduction::mean)
-    for (int64_t n = 0; n < b.N; ++n) {
-      const int64_t length = b.target_lengths[n] > 1 ? b.target_lengths[n] : 1;
-      weights[static_cast<size_t>(n)] = 1.0 / static_cast<double>(b.N * length);
-    }
+    for (int64_t n = 0; n < N; ++n)
+      weights[static_cast<size_t>(n)] = 1.0 / static_cast<double>(N * std::max<int64_t>(target_lengths[n], 1));
+  return weights;
+}
+
+// Writes the losses, or their weighed sum, in the scores' own format.
+void write_losses(std::vector<double>& losses, const std::vector<double>& weights, int reduction,
+                  bool zero_infinity, Address result, bool is_double) {
+  double total = 0;
+  for (size_t n = 0; n < losses.size(); ++n) {
+    if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
+    total += weights[n] * losses[n];
+  }
+  if (static_cast<Reduction>(reduction) != Reduction::none) losses.assign(1, total);
+  for (size_t i = 0; i < losses.size(); ++i)
+    if (is_double)
+      reinterpret_cast<double*>(result)[i] = losses[i];
+    else
+      reinterpret_cast<float*>(result)[i] = static_cast<float>(losses[i]);
+}
+
+// The losses (N), or their sum or mean, and the gradient of what was asked for. An utterance with an
+// infinite loss counts as zero if wanted, and has no gradient.
+nb::object loss(const Input& in, int risk, double risk_factor, int reduction, bool zero_infinity,
+                Address result, bool gradient) {
+  const Batch& b = in.batch;
+  const std::vector<double> weights = loss_weights(reduction, b.target_lengths, b.N);
+  std::vector<double> losses(weights.size());
   std::optional<Dense> dense;
   if (gradient) dense.emplace(in, weights.data());
   const Gradient out = dense ? dense->gradient : Gradient{};
@@ -244,19 +265,8 @@ nb::object loss(const Input& in, int risk, double risk_factor, int reduction,
     kernels().loss[in.is_double](b, n, static_cast<Risk>(risk), risk_factor, losses.data(), out,
                                bad, team);
   });
-  double total = 0;
-  for (size_t n = 0; n < losses.size(); ++n) {
-    if (zero_infinity && losses[n] > 1e300) losses[n] = 0;
-    total += weights[n] * losses[n];
-  }
-  if (static_cast<Reduction>(reduction) == Reduction::none)
-    std::copy(losses.begin(), losses.end(), reinterpret_cast<double*>(result));
-  else if (in.is_double)
-    *reinterpret_cast<double*>(result) = total;
-  else
-    *reinterpret_cast<float*>(result) = static_cast<float>(total);
-  if (!dense) return nb::none();
-  return dense->tensor();
+  write_losses(losses, weights, reduction, zero_infinity, result, in.is_double);
+  return dense ? dense->tensor() : nb::none();
 }
 
 void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
@@ -282,17 +292,25 @@ nb::object groups_backward(const Input& in, bool at_start, int64_t U_max, Addres
 }
 
 void weigh(Address log_share, Address log_risk, std::tuple<int64_t, int64_t, int64_t> risk_strides,
-           std::tuple<int64_t, int64_t, int64_t> shape, Address log_likelihood, Address tokens, Address loss,
-           Address grad_likelihood, Address grad_share, bool is_double, int threads) {
+           std::tuple<int64_t, int64_t, int64_t> shape, Address log_likelihood, Address tokens, bool last_only,
+           int reduction, bool zero_infinity, Address result, Address grad_likelihood, Address grad_share,
+           bool is_double, int threads) {
   auto at = [](Address address) { return reinterpret_cast<void*>(address); };
   const auto [stride_n, stride_u, stride_t] = risk_strides;
   const auto [N, U, T] = shape;
-  const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, U, T, at(log_likelihood),
-                   static_cast<const int64_t*>(at(tokens)), at(loss), at(grad_likelihood), at(grad_share)};
-  nb::gil_scoped_release free;
-  const int useful = useful_threads(N * U * T, threads);
-  for_each_utterance(N, N < useful ? static_cast<int>(N) : useful,
-                     [&](int64_t n, const Team&) { kernels().weigh[is_double](w, n); });
+  const auto* counts = static_cast<const int64_t*>(at(tokens));
+  const std::vector<double> weights = loss_weights(reduction, counts, N);
+  std::vector<double> losses(weights.size());
+  const Weighing w{at(log_share), at(log_risk), stride_n, stride_u, stride_t, U, T, at(log_likelihood), counts,
+                   last_only, weights.data(), losses.data(), static_cast<double*>(at(grad_likelihood)),
+                   at(grad_share)};
+  {
+    nb::gil_scoped_release free;
+    const int useful = useful_threads(N * U * T, threads);
+    for_each_utterance(N, N < useful ? static_cast<int>(N) : useful,
+                       [&](int64_t n, const Team&) { kernels().weigh[is_double](w, n); });
+  }
+  write_losses(losses, weights, reduction, zero_infinity, result, is_double);
 }
 
 void best_path(const Input& in, Address path, Address start, Address end, int64_t U_max,

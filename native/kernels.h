@@ -80,14 +80,16 @@ struct Team {
   }
 };
 
-// A risk of the user's own for all groups, (N, U, T): the loss and its derivatives.
+// A risk of the user's own for all groups, (N, U, T): the losses and the derivatives of their weighed sum.
 struct Weighing {
   const void *log_share, *log_risk;
   int64_t stride_n, stride_u, stride_t;  // of log_risk; the last is 0 or 1
   int64_t U, T;
   const void* log_likelihood;  // (N)
-  const int64_t* tokens;       // (N): how many of the U are weighed
-  void *loss, *grad_likelihood;  // (N)
+  const int64_t* tokens;       // (N): how many of the U there are
+  bool last_only;              // of these, weigh the last alone
+  const double* weight;        // (N)
+  double *loss, *grad_likelihood;  // (N)
   void* grad_share;            // (N, U, T)
 };
 

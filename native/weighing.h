@@ -49,25 +49,29 @@ static double weigh_row(const In* __restrict share, const In* __restrict risk, i
   return static_cast<double>(highest) + __builtin_log(sum);
 }
 
-// The mean is over the tokens that there are; without any it is plain CTC. An utterance that is
-// impossible, or that the risk forbids, has an infinite loss and no gradient.
+// The mean is over the tokens that there are, or it is the last one's value; without any it is plain CTC.
+// An utterance that is impossible, or that the risk forbids, has an infinite loss and no gradient.
 template <class In>
 void run_weigh(const Weighing& w, int64_t n) {
-  const int64_t count = w.tokens[n];
+  const int64_t end = w.tokens[n], first = w.last_only && end ? end - 1 : 0;
+  const double count = static_cast<double>(end - first);
   const In* share = static_cast<const In*>(w.log_share) + n * w.U * w.T;
   const In* risk = static_cast<const In*>(w.log_risk) + n * w.stride_n;
   In* grad = static_cast<In*>(w.grad_share) + n * w.U * w.T;
   const double likelihood = static_cast<double>(static_cast<const In*>(w.log_likelihood)[n]);
   double sum = 0;
-  for (int64_t u = 0; u < count; ++u)
-    sum += weigh_row(share + u * w.T, risk + u * w.stride_u, w.stride_t, w.T,
-                     -1 / static_cast<double>(count), grad + u * w.T);
-  const double loss = -(likelihood + (count ? sum / static_cast<double>(count) : 0));
+  for (int64_t u = first; u < end; ++u)
+    sum += weigh_row(share + u * w.T, risk + u * w.stride_u, w.stride_t, w.T, -w.weight[n] / count,
+                     grad + u * w.T);
+  const double loss = -(likelihood + (end ? sum / count : 0));
   const bool learns = loss < __builtin_inf();  // not with NaN either
-  const int64_t kept = learns ? count : 0;
-  __builtin_memset(grad + kept * w.T, 0, static_cast<size_t>((w.U - kept) * w.T) * sizeof(In));
-  static_cast<In*>(w.grad_likelihood)[n] = learns ? -1 : 0;
-  static_cast<In*>(w.loss)[n] = static_cast<In>(loss);
+  const auto clear = [&](int64_t from, int64_t to) {
+    __builtin_memset(grad + from * w.T, 0, static_cast<size_t>((to - from) * w.T) * sizeof(In));
+  };
+  clear(0, learns ? first : w.U);
+  if (learns) clear(end, w.U);
+  w.grad_likelihood[n] = learns ? -w.weight[n] : 0;
+  w.loss[n] = loss;
 }
 
 }  // namespace BRCTC_ISA

@@ -11,7 +11,26 @@ from tests.transducer_batches import random_batch as random_transducer
 from tests.transducer_batches import random_joint
 
 BACKENDS = ["cpu", "reference"]
-RISKS = [None, brctc.EarlyFinish(4.0), brctc.EarlyEmission(6.0), brctc.DelayPenalty(0.2)]
+
+
+class Early(brctc.BayesRisk):
+    """Reads nothing that has a gradient."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def log_risk(self, groups):
+        return -0.3 * (groups.frame - groups.peak_frame[:, :, None])
+
+
+RISKS = [
+    None,
+    brctc.EarlyFinish(4.0),
+    brctc.EarlyEmission(6.0),
+    brctc.DelayPenalty(0.2),
+    Early("each"),
+    Early("last"),
+]
 
 
 class Sharp(brctc.BayesRisk):
@@ -34,7 +53,7 @@ def gradient(batch, risk, **options):
     return torch.autograd.grad(loss, scores)[0]
 
 
-@pytest.mark.parametrize("risk", OWN)
+@pytest.mark.parametrize("risk", [*OWN, *RISKS[-2:]])
 def test_a_risk_that_reads_the_groups(risk):
     batch = random_batch(4, 9, 3, 5)  # of different lengths: padding has no path
     found = gradient(batch, risk)

@@ -280,7 +280,7 @@ def test_a_risk_that_the_scores_dtype_does_not_hold():
         def log_risk(self, groups):
             return torch.full((T,), 1e39, dtype=torch.float64)
 
-    with pytest.raises(ValueError, match=r"Huge.log_risk is inf for the weighed token of utterance 0"):
+    with pytest.raises(ValueError, match=r"Huge.log_risk is inf for token 1 of utterance 0"):
         brctc.bayes_risk_ctc_loss(**arguments(), risk=Huge())
 
 

@@ -1,5 +1,6 @@
 """The criterion as torch users know it: a function and a module with CTCLoss's arguments."""
 
+import math
 from types import ModuleType
 
 from torch import Tensor, nn
@@ -7,8 +8,8 @@ from torch import Tensor, nn
 from brctc.kernels import backend_of
 from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
 from brctc.kernels.operators import has_values
-from brctc.kernels.reduction import check_reduction, reduce_losses
-from brctc.risk import BayesRisk, PathGroups, risk_loss
+from brctc.kernels.reduction import check_reduction
+from brctc.risk import BayesRisk, PathGroups, evaluate, refuse_value
 
 
 def bayes_risk_ctc_loss(
@@ -58,11 +59,17 @@ def bayes_risk_ctc_loss(
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
         groups = group_paths(inputs, risk.event, kernel, validate)
+        log_risk = evaluate(risk, groups)
+        options = (risk.tokens == "last", reduction, zero_infinity)
+        loss = kernel.risk_loss(inputs, groups, log_risk, *options)
         # where there are no values, a NaN risk shows as a NaN loss
-        looks = validate and has_values(groups.log_share)
-        losses = risk_loss(risk, groups, kernel.weighed_loss, looks)
-        loss = reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+        if validate and has_values(loss) and _is_nan(loss):
+            refuse_value(risk, groups, log_risk)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
+
+
+def _is_nan(loss: Tensor) -> bool:
+    return math.isnan(loss.item()) if loss.dim() == 0 else bool(loss.isnan().any())
 
 
 def _check_options(risk: BayesRisk | None, reduction: str) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import numbers
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -142,38 +141,19 @@ class DelayPenalty(BayesRisk):
         raise NotImplementedError(f"{type(self).__name__} weighs whole paths: its groups have no risk")
 
 
-def risk_loss(
-    risk: BayesRisk,
-    groups: PathGroups,
-    weighed_loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
-    validate: bool = True,
-) -> Tensor:
-    """(N): -sum_u w_u log sum_tau r(u, tau) P_u(tau), for any risk.
-
-    `weighed_loss` takes log_share, log_risk, log_likelihood and the number of tokens that are weighed
-    to the losses: inf without paths, NaN where the risk of a group with paths is NaN or +inf.
-    """
+def evaluate(risk: BayesRisk, groups: PathGroups) -> Tensor:
+    """What the risk says of the groups, broadcastable to (N, U, T), in the dtype of their posteriors."""
     name = type(risk).__name__
     if risk.tokens not in ("last", "each"):
         raise ValueError(f'{name}.tokens is {risk.tokens!r}, expected "last" or "each"')
     if groups.targets.shape[1] == 0:
-        return -groups.log_likelihood  # no token in the whole batch: plain CTC
+        return groups.log_share  # no token in the whole batch: nothing is asked
     before = _versions(groups)
     log_risk = risk.log_risk(groups)
     if changed := [field for field, version in _versions(groups).items() if version != before[field]]:
         raise ValueError(f"{name}.log_risk has changed groups.{changed[0]} in place: make a new tensor")
     _check_shape(name, log_risk, groups)
-    log_risk = log_risk.to(groups.log_share.dtype)
-    log_share, tokens = groups.log_share, groups.target_lengths
-    if risk.tokens == "last":
-        last = (tokens - 1).clamp(0, groups.targets.shape[1] - 1)[:, None, None]
-        log_share = log_share.gather(1, last.expand(-1, 1, log_share.shape[2]))
-        log_risk = log_risk.expand(groups.log_share.shape).gather(1, last.expand_as(log_share))
-        tokens = tokens.clamp(max=1)
-    losses = weighed_loss(log_share, log_risk, groups.log_likelihood, tokens)
-    if validate and losses.isnan().any():
-        _raise_for_value(name, log_risk, log_share > -math.inf)
-    return losses
+    return log_risk.to(groups.log_share.dtype)
 
 
 def _versions(groups: PathGroups) -> dict[str, int]:
@@ -195,12 +175,15 @@ def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
         raise ValueError(f"{name}.log_risk returned shape {given}, not broadcastable to (N, U, T) = {wanted}")
 
 
-def _raise_for_value(name: str, log_risk: Tensor, occupied: Tensor) -> None:
-    wrong = occupied & ~(log_risk < math.inf)
+def refuse_value(risk: BayesRisk, groups: PathGroups, log_risk: Tensor) -> None:
+    """Names the first weighed group with paths whose risk is NaN or +inf, for a loss that is NaN."""
+    wrong = (groups.log_share > -math.inf) & ~(log_risk < math.inf)
+    if risk.tokens == "last":
+        index = torch.arange(wrong.shape[1], device=wrong.device)
+        wrong &= (index == groups.target_lengths[:, None] - 1)[:, :, None]
     n, u, t = wrong.nonzero()[0].tolist()
     value = log_risk.detach().expand_as(wrong)[n, u, t].item()
-    token = f"token {u}" if wrong.shape[1] > 1 else "the weighed token"
     raise ValueError(
-        f"{name}.log_risk is {value} for {token} of utterance {n} at frame tau={t + 1}, "
+        f"{type(risk).__name__}.log_risk is {value} for token {u} of utterance {n} at frame tau={t + 1}, "
         "expected a finite number or -inf"
     )

@@ -27,7 +27,7 @@ from brctc.kernels.operators import (
     wants_operator,
 )
 from brctc.kernels.reduction import reduce_losses
-from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
+from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish, PathGroups
 
 READS_HALF = False
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2, DelayPenalty: 3}
@@ -66,6 +66,27 @@ def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tens
     if needs_operators(inputs.scores):
         return torch.ops.brctc.path_groups(*arguments)
     return _Groups.apply(*arguments)
+
+
+def risk_loss(
+    inputs: Inputs,
+    groups: PathGroups,
+    log_risk: Tensor,
+    last_only: bool,
+    reduction: str,
+    zero_infinity: bool,
+) -> Tensor:
+    """The reduced loss of a risk of the user's own. If that learns nothing itself, the gradient is found at
+    once and waits in one node: three, and the operators between them, cost as much as a small lattice."""
+    plain = groups.targets.shape[1] > 0 and not (is_traced(groups.log_share) or is_traced(log_risk))
+    if not plain or log_risk.requires_grad:
+        options = (last_only, reduction, zero_infinity)
+        return reference.risk_loss(inputs, groups, log_risk, *options, weigh=weighed_loss)
+    gradient = inputs.scores.requires_grad and torch.is_grad_enabled()
+    labels = (groups.targets, groups.input_lengths, groups.target_lengths, *inputs[4:])
+    given = (groups.log_share, log_risk, groups.log_likelihood)
+    options = (groups.event == "start", last_only, reduction, zero_infinity, gradient)
+    return _apply_risk_loss(unwrap_if_dead(inputs.scores), labels, given, options)
 
 
 def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
@@ -124,14 +145,11 @@ def _native_loss(
     if risk not in _CLOSED_FORMS.values() or not math.isfinite(risk_factor):
         raise ValueError(f"risk {risk} with factor {risk_factor} is not a closed form")
     call = _Call(inputs)
-    dtype = inputs.scores.dtype
-    each = reduction == "none"
-    shape = inputs.scores.shape[1:2] if each else ()
-    result = inputs.scores.new_empty(shape, dtype=torch.float64) if each else inputs.scores.new_empty(shape)
+    result = inputs.scores.new_empty(inputs.scores.shape[1:2] if reduction == "none" else ())
     dense = _native.loss(
         call.native, risk, risk_factor, _REDUCTIONS[reduction], zero_infinity, result.data_ptr(), gradient
     )
-    return result.to(dtype) if each else result, dense
+    return result, dense
 
 
 def _loss_and_gradient(
@@ -215,6 +233,44 @@ def _path_groups_backward(
     return _native.groups_backward(call.native, at_start, width, shares.data_ptr(), likelihoods.data_ptr())
 
 
+@outside_graphs
+def _weigh(
+    log_share: Tensor,
+    log_risk: Tensor,
+    log_likelihood: Tensor,
+    tokens: Tensor,
+    last_only: bool = False,
+    reduction: str = "none",
+    zero_infinity: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The reduced loss, and its derivatives by log_share and, in double, by log_likelihood."""
+    share, likelihood = log_share.detach().contiguous(), log_likelihood.detach().contiguous()
+    tokens = local_tensor(tokens)
+    risk = log_risk.detach().expand_as(share)
+    if risk.stride(2) not in (0, 1) or risk.is_neg():
+        risk = risk.resolve_neg().contiguous()
+    result = share.new_empty(share.shape[:1] if reduction == "none" else ())
+    grad_share = torch.empty_like(share)
+    grad_likelihood = torch.empty_like(likelihood, dtype=torch.float64)
+    _native.weigh(
+        share.data_ptr(),
+        risk.data_ptr(),
+        risk.stride(),
+        share.shape,
+        likelihood.data_ptr(),
+        tokens.data_ptr(),
+        last_only,
+        _REDUCTIONS[reduction],
+        zero_infinity,
+        result.data_ptr(),
+        grad_likelihood.data_ptr(),
+        grad_share.data_ptr(),
+        share.dtype == torch.float64,
+        torch.get_num_threads(),
+    )
+    return result, grad_share, grad_likelihood
+
+
 def _check_padded(targets: Tensor) -> None:
     if targets.dim() != 2:
         raise ValueError(f"path groups need targets of shape (N, U), got {tuple(targets.shape)}")
@@ -268,25 +324,29 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
         dense: Any = ctx.dense
         ctx.dense = None
         if dense is None:  # handed out before: the graph was retained
             others, options = ctx.options
             dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options)[1]
-        if builds_graph():
-            scores = ctx.saved_tensors[0]
-            grad = grad if grad.dim() else grad.expand(scores.shape[1])
-            dense = torch.ops.brctc.weigh_gradient(grad, scores, dense)
-        elif _native.is_one(grad):
-            pass  # nearly always
-        elif is_batched(grad):  # many at once: nothing to look at, and no place for them all
-            dense = torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
-        elif grad.dim():
-            dense.mul_(_where_possible(grad, dense)[:, None])
-        elif grad.item() != 1:
-            dense.mul_(grad)
-        return dense, None, None
+        return _times_upstream(ctx, grads[0], dense), None, None
+
+
+def _times_upstream(ctx: Any, grad: Tensor, dense: Any) -> Tensor:
+    """The gradient of the loss, times what comes back for it."""
+    if builds_graph():
+        scores = ctx.saved_tensors[0]
+        grad = grad if grad.dim() else grad.expand(scores.shape[1])
+        return torch.ops.brctc.weigh_gradient(grad, scores, dense)
+    if _native.is_one(grad):  # nearly always
+        return dense
+    if is_batched(grad):  # many at once: nothing to look at, and no place for them all
+        return torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
+    if grad.dim():
+        dense.mul_(_where_possible(grad, dense)[:, None])
+    elif grad.item() != 1:
+        dense.mul_(grad)
+    return dense
 
 
 # past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers
@@ -308,31 +368,41 @@ class _Groups(torch.autograd.Function):
         return (_path_groups_backward(*operands), *[None] * 6)
 
 
+class _RiskLoss(torch.autograd.Function):
+    """As _Loss, for a risk of the user's own that has been evaluated and learns nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, labels: tuple[Any, ...], given: tuple[Tensor, ...], options: tuple[Any, ...]
+    ) -> Tensor:
+        at_start, last_only, reduction, zero_infinity, gradient = options
+        share, risk, likelihood = given
+        how = (last_only, reduction, zero_infinity)
+        loss, grad_share, grad_likelihood = _weigh(share, risk, likelihood, labels[2], *how)
+        operands: tuple[Any, ...] = (grad_share, grad_likelihood, scores, *labels, at_start)
+        ctx.save_for_backward(scores, *labels[:3], grad_share, grad_likelihood)
+        ctx.options = operands[6:]
+        ctx.dense = _path_groups_backward(*operands) if gradient else None
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        dense: Any = ctx.dense
+        ctx.dense = None
+        if dense is None:
+            *inputs, grad_share, grad_likelihood = ctx.saved_tensors
+            dense = _path_groups_backward(grad_share, grad_likelihood, *inputs, *ctx.options)
+        return _times_upstream(ctx, grads[0], dense), None, None, None
+
+
+_apply_risk_loss: Any = super(torch.autograd.Function, _RiskLoss).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class _WeighedLoss(torch.autograd.Function):
     @staticmethod
-    @outside_graphs
-    def forward(ctx: Any, *operands: Tensor) -> Tensor:
-        log_share, log_risk, log_likelihood, tokens = (operand.detach() for operand in operands)
-        share, likelihood, tokens = log_share.contiguous(), log_likelihood.contiguous(), tokens.contiguous()
-        risk = log_risk.expand_as(share)
-        if risk.stride(2) not in (0, 1) or risk.is_neg():
-            risk = risk.resolve_neg().contiguous()
-        loss, grad_likelihood = torch.empty_like(likelihood), torch.empty_like(likelihood)
-        grad_share = torch.empty_like(share)
-        _native.weigh(
-            share.data_ptr(),
-            risk.data_ptr(),
-            risk.stride(),
-            share.shape,
-            likelihood.data_ptr(),
-            tokens.data_ptr(),
-            loss.data_ptr(),
-            grad_likelihood.data_ptr(),
-            grad_share.data_ptr(),
-            share.dtype == torch.float64,
-            torch.get_num_threads(),
-        )
-        ctx.save_for_backward(*operands, grad_share, grad_likelihood)
+    def forward(ctx: Any, *operands: Any) -> Tensor:
+        loss, grad_share, grad_likelihood = _weigh(*operands)
+        ctx.save_for_backward(*operands, grad_share, grad_likelihood.to(loss.dtype))
         return loss
 
     @staticmethod

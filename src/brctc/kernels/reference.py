@@ -7,13 +7,14 @@ State s of S = 2U+1: even states are blanks, state 2u-1 (counted from 0) is labe
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets, unreadable
 from brctc.kernels.reduction import reduce_losses
-from brctc.risk import BayesRisk, DelayPenalty
+from brctc.risk import BayesRisk, DelayPenalty, PathGroups
 
 NEVER = -1e30
 READS_HALF = False
@@ -36,8 +37,32 @@ def loss(
     return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
 
 
+def risk_loss(
+    inputs: Inputs,
+    groups: PathGroups,
+    log_risk: Tensor,
+    last_only: bool,
+    reduction: str,
+    zero_infinity: bool,
+    weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """The reduced loss of a risk of the user's own, with `weigh` instead of weighed_loss: inf without
+    paths, NaN where the risk of a group with paths is NaN or +inf."""
+    log_share, tokens = groups.log_share, groups.target_lengths
+    if groups.targets.shape[1] == 0:
+        losses = -groups.log_likelihood  # no token in the whole batch: plain CTC
+    else:
+        if last_only:
+            last = (tokens - 1).clamp(0, groups.targets.shape[1] - 1)[:, None, None]
+            log_risk = log_risk.expand(log_share.shape).gather(1, last.expand(-1, 1, log_share.shape[2]))
+            log_share = log_share.gather(1, last.expand_as(log_risk))
+            tokens = tokens.clamp(max=1)
+        losses = (weigh or weighed_loss)(log_share, log_risk, groups.log_likelihood, tokens)
+    return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+
+
 def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
-    """(N): -log_likelihood - mean over tokens of log sum_tau exp(log_share + log_risk), as risk_loss asks."""
+    """(N): -log_likelihood - mean over tokens of log sum_tau exp(log_share + log_risk)."""
     # a risk may say anything where there are no paths
     weighed = torch.where(log_share > -math.inf, log_share + log_risk, -math.inf)
     highest = weighed.detach().amax(-1, keepdim=True)

@@ -20,7 +20,7 @@ from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
 READS_HALF = True
 _CLOSED_FORMS: dict[type, int] = {type(None): 0, EarlyFinish: 1, EarlyEmission: 2}
 
-weighed_loss = reference.weighed_loss
+risk_loss = reference.risk_loss
 
 
 def has_closed_form(risk: BayesRisk | None) -> bool:
