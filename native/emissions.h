@@ -80,6 +80,17 @@ static In row_maximum(const In* __restrict x, int64_t C) {
   return best;
 }
 
+// A block of vectors at a time: of single ones, half of the work would be to count them.
+template <class In>
+static void multiply(In* __restrict row, In scale, int64_t C) {
+  constexpr int64_t block = 4 * lanes;
+  int64_t c = 0;
+  for (; c + block <= C; c += block)
+#pragma omp simd
+    for (int64_t i = 0; i < block; ++i) row[c + i] *= scale;
+  for (; c < C; ++c) row[c] *= scale;
+}
+
 // The sum of exp(x - shift); the terms go to `kept`, if that is not null. What is left of the row after
 // whole vectors goes through a vector of its own: one by one, they would take as long as the others.
 template <class In>
@@ -256,8 +267,7 @@ struct Emissions {
       if (main >= 0) row[main] = 0;
     }
     main_class[t] = main;
-#pragma omp simd
-    for (int64_t c = 0; c < C; ++c) row[c] *= scale;
+    multiply(row, scale, C);
     if (main < 0) return;
     In rest = 0;
 #pragma omp simd reduction(+ : rest)

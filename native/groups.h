@@ -183,6 +183,7 @@ struct Emission : Grouped<Real, In> {
   using Base::total_e, Base::total_m;
   using Int = IntOf<Real>;
   using typename Base::Tokens;
+  static constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
   double factor, slope;
   Real *sum, *peak, *peak_frame;  // per token: of the weighed shares; of the shares
 
@@ -213,6 +214,7 @@ struct Emission : Grouped<Real, In> {
       const Int* __restrict e = group_e + k * K;
       Real* __restrict total = sum;
       Real* __restrict highest = peak;
+      Real* __restrict found = peak_frame;
       const double log_w = log_weight(k);
       Real weight_m;
       Int weight_e;
@@ -220,6 +222,7 @@ struct Emission : Grouped<Real, In> {
       weight_m /= total_m;
       const Real unweigh = static_cast<Real>(__builtin_exp(-log_w));
       const Int offset = weight_e - total_e;
+      const Real tau = static_cast<Real>(k + 1);
       const int64_t last = U;
 #pragma omp simd
       for (int64_t u = tokens.first; u < tokens.end; ++u) {
@@ -227,29 +230,16 @@ struct Emission : Grouped<Real, In> {
                              pow2<Real>(e[u] + rest_e[last + 1 - u] + offset);
         m[u] = weighed;
         total[u] += weighed;
-        highest[u] = larger(highest[u], weighed * unweigh);
+        // frames come last to first: who ties with the highest so far is earlier than it
+        const Real share = weighed * unweigh, most = larger(highest[u], share);
+        highest[u] = most;
+        found[u] = share >= most * tied ? tau : found[u];
       }
       if (team.rank != 0) return;
       m[0] = 0;
       for (int64_t u = last + 1; u < K; ++u) m[u] = 0;
     });
-    find_peaks(Base::own_tokens());
-    team.sync();
     return true;
-  }
-
-  void find_peaks(Tokens tokens) {
-    constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
-    for (int64_t k = T - 1; k >= 0; --k) {
-      const Real* __restrict m = group_m + k * K;
-      const Real* __restrict highest = peak;
-      Real* __restrict found = peak_frame;
-      const Real unweigh = static_cast<Real>(__builtin_exp(-log_weight(k))) / tied;
-      const Real tau = static_cast<Real>(k + 1);
-#pragma omp simd
-      for (int64_t u = tokens.first; u < tokens.end; ++u)
-        found[u] = m[u] * unweigh >= highest[u] ? tau : found[u];
-    }
   }
 
   double loss() const {
