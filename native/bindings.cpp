@@ -235,7 +235,16 @@ std::vector<double> loss_weights(int reduction, const int64_t* target_lengths, i
   return weights;
 }
 
-// Writes the losses, or their weighed sum, in the scores' own format.
+// In the scores' own format.
+void write(const std::vector<double>& values, Address result, bool is_double) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (is_double)
+      reinterpret_cast<double*>(result)[i] = values[i];
+    else
+      reinterpret_cast<float*>(result)[i] = static_cast<float>(values[i]);
+}
+
+// Writes the losses, or their weighed sum.
 void write_losses(std::vector<double>& losses, const std::vector<double>& weights, int reduction,
                   bool zero_infinity, Address result, bool is_double) {
   double total = 0;
@@ -244,11 +253,7 @@ void write_losses(std::vector<double>& losses, const std::vector<double>& weight
     total += weights[n] * losses[n];
   }
   if (static_cast<Reduction>(reduction) != Reduction::none) losses.assign(1, total);
-  for (size_t i = 0; i < losses.size(); ++i)
-    if (is_double)
-      reinterpret_cast<double*>(result)[i] = losses[i];
-    else
-      reinterpret_cast<float*>(result)[i] = static_cast<float>(losses[i]);
+  write(losses, result, is_double);
 }
 
 // The losses (N), or their sum or mean, and the gradient of what was asked for. An utterance with an
@@ -271,11 +276,13 @@ nb::object loss(const Input& in, int risk, double risk_factor, int reduction, bo
 
 void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
             Address log_likelihood) {
+  std::vector<double> likelihoods(static_cast<size_t>(in.batch.N));
   const Groups out{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(log_share),
-                   reinterpret_cast<double*>(log_likelihood)};
+                   likelihoods.data()};
   in.run([&](int64_t n, BadFrame bad, const Team& team) {
     kernels().groups[in.is_double](in.batch, n, out, bad, team);
   });
+  write(likelihoods, log_likelihood, in.is_double);
 }
 
 nb::object groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
@@ -313,6 +320,21 @@ void weigh(Address log_share, Address log_risk, std::tuple<int64_t, int64_t, int
   write_losses(losses, weights, reduction, zero_infinity, result, is_double);
 }
 
+// The peaks (N, U) of plain log_share (N, U, T); false if it is not that.
+bool peaks(nb::handle log_share, double tolerance, nb::handle out) {
+  View share, found;
+  if (!look(log_share, share) || !is_float(share) || share.ndim != 3 || share.strides[2] != 1 ||
+      share.strides[1] != share.shape[2] || share.strides[0] != share.shape[1] * share.shape[2])
+    return false;
+  const int64_t rows = share.shape[0] * share.shape[1];
+  if (!look(out, found) || !is_integers(found) || found.ndim != 2 || found.shape[0] * found.shape[1] != rows)
+    return false;
+  const nb::gil_scoped_release free;
+  kernels().peaks[share.dtype.bits == 64](share.data, rows, share.shape[2], tolerance,
+                                          static_cast<int64_t*>(found.data));
+  return true;
+}
+
 void best_path(const Input& in, Address path, Address start, Address end, int64_t U_max,
                Address score) {
   const Alignment out{reinterpret_cast<int64_t*>(path), reinterpret_cast<int64_t*>(start),
@@ -343,6 +365,7 @@ NB_MODULE(_native, m) {
   m.def("groups", &groups);
   m.def("groups_backward", &groups_backward);
   m.def("weigh", &weigh);
+  m.def("peaks", &peaks);
   m.def("best_path", &best_path);
   m.def("instruction_set", [] { return std::string(instruction_set()); });
   bind_transducer(m);

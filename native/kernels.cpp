@@ -13,6 +13,7 @@ const Kernels table = {
     {run_groups<float>, run_groups<double>},
     {run_groups_backward<float>, run_groups_backward<double>},
     {run_weigh<float>, run_weigh<double>},
+    {run_peaks<float>, run_peaks<double>},
     {run_best_path<float>, run_best_path<double>},
 };
 

@@ -109,6 +109,7 @@ struct Kernels {
   void (*groups_backward[2])(const Batch&, int64_t n, const Groups&, const Gradient&, BadFrame,
                              const Team&);
   void (*weigh[2])(const Weighing&, int64_t n);
+  void (*peaks[2])(const void* log_share, int64_t rows, int64_t T, double tolerance, int64_t* out);
   void (*best_path[2])(const Batch&, int64_t n, const Alignment&, BadFrame, const Team&);
 };
 

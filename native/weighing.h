@@ -49,6 +49,23 @@ static double weigh_row(const In* __restrict share, const In* __restrict risk, i
   return static_cast<double>(highest) + __builtin_log(sum);
 }
 
+// Which of T groups is the largest, counted from 1; the first of those that differ by less than `tolerance`.
+template <class In>
+static int64_t peak_of(const In* __restrict share, int64_t T, double tolerance) {
+  In highest = static_cast<In>(-__builtin_inf());
+#pragma omp simd reduction(max : highest)
+  for (int64_t t = 0; t < T; ++t) highest = share[t] > highest ? share[t] : highest;
+  const In least = highest - static_cast<In>(tolerance);
+  for (int64_t t = 0; t < T; ++t)
+    if (share[t] >= least) return t + 1;
+  return 1;
+}
+
+template <class In>
+void run_peaks(const void* log_share, int64_t rows, int64_t T, double tolerance, int64_t* out) {
+  for (int64_t i = 0; i < rows; ++i) out[i] = peak_of(static_cast<const In*>(log_share) + i * T, T, tolerance);
+}
+
 // The mean is over the tokens that there are, or it is the last one's value; without any it is plain CTC.
 // An utterance that is impossible, or that the risk forbids, has an infinite loss and no gradient.
 template <class In>

@@ -157,25 +157,48 @@ def test_backward_twice_with_retained_graph():
     torch.testing.assert_close(2 * first, second)
 
 
+@pytest.fixture
+def without_table():
+    """As with an older torch, which has no table of DLPack's functions: Python asks the tensors then."""
+    assert not _native.learn_tensors(None, None)
+    yield
+    _native.learn_tensors(torch.Tensor, torch.nn.Parameter)
+
+
+def tied_shares(dtype):
+    shares = torch.randint(-3, 0, (4, 6, 50), generator=torch.Generator().manual_seed(0)).to(dtype)
+    shares[:, 1::2] += torch.linspace(0, 5e-5, 50, dtype=dtype)  # ties that rounding would break
+    shares[2, :, 7:], shares[3, 3:] = -math.inf, -math.inf
+    return brctc.PathGroups(shares, *[torch.zeros(4)] * 4, "end")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_peaks_are_the_first_of_ties(dtype, without_table):
+    groups = tied_shares(dtype)
+    expected = groups.peak_frame
+    assert _native.learn_tensors(torch.Tensor, torch.nn.Parameter) == hasattr(
+        torch.Tensor, "__dlpack_c_exchange_api__"
+    )
+    found = groups.peak_frame
+    assert torch.equal(found, expected)
+    assert found.max() > 1
+    assert found[3, 3:].tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_a_torch_without_dlpacks_table_is_the_same(reduction):
-    """Older ones have none: Python asks the tensors then."""
+def test_a_torch_without_dlpacks_table_is_the_same(reduction, without_table):
     batch = random_batch(3, 30, 5, 9, dtype=torch.float32)
     batch = batch._replace(scores=batch.scores.nan_to_num().requires_grad_())
     results = []
-    try:
-        for tensor in (torch.Tensor, None):
-            has_table = tensor is not None and hasattr(tensor, "__dlpack_c_exchange_api__")
-            assert _native.learn_tensors(tensor, tensor and torch.nn.Parameter) == has_table
-            loss = batch.loss(brctc.EarlyEmission(3.0), reduction=reduction, from_logits=True)
-            loss.sum().backward()
-            results.append((loss.detach(), batch.scores.grad))
-            batch.scores.grad = None
-            with pytest.raises(ValueError, match="label 1 of utterance 0 is 9, expected 0 to 8"):
-                brctc.bayes_risk_ctc_loss(batch.scores[:, :1], torch.tensor([[1, 9]]), [9], [2])
-    finally:
+    for _ in range(2):
+        loss = batch.loss(brctc.EarlyEmission(3.0), reduction=reduction, from_logits=True)
+        loss.sum().backward()
+        results.append((loss.detach(), batch.scores.grad))
+        batch.scores.grad = None
+        with pytest.raises(ValueError, match="label 1 of utterance 0 is 9, expected 0 to 8"):
+            brctc.bayes_risk_ctc_loss(batch.scores[:, :1], torch.tensor([[1, 9]]), [9], [2])
         _native.learn_tensors(torch.Tensor, torch.nn.Parameter)
-    for with_table, without in zip(*results, strict=True):
+    for without, with_table in zip(*results, strict=True):
         assert torch.equal(with_table, without)
 
 

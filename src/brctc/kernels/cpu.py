@@ -62,10 +62,10 @@ def loss(
 
 def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
-    arguments = (*inputs, event == "start")
+    arguments = (*inputs[1:], event == "start")
     if needs_operators(inputs.scores):
-        return torch.ops.brctc.path_groups(*arguments)
-    return _Groups.apply(*arguments)
+        return torch.ops.brctc.path_groups(inputs.scores, *arguments)
+    return _apply_groups(unwrap_if_dead(inputs.scores), *arguments)
 
 
 def risk_loss(
@@ -202,9 +202,9 @@ def _path_groups(
     _check_padded(targets)
     call = _Call(inputs)
     log_share = scores.new_empty(scores.shape[1], targets.shape[1], scores.shape[0])
-    log_likelihood = torch.empty(scores.shape[1], dtype=torch.float64, device="cpu")
+    log_likelihood = scores.new_empty(scores.shape[1])
     _native.groups(call.native, at_start, targets.shape[1], log_share.data_ptr(), log_likelihood.data_ptr())
-    return log_share, log_likelihood.to(scores.dtype)
+    return log_share, log_likelihood
 
 
 @outside_graphs
@@ -244,9 +244,8 @@ def _weigh(
     zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The reduced loss, and its derivatives by log_share and, in double, by log_likelihood."""
-    share, likelihood = log_share.detach().contiguous(), log_likelihood.detach().contiguous()
-    tokens = local_tensor(tokens)
-    risk = log_risk.detach().expand_as(share)
+    share, likelihood, tokens = log_share.contiguous(), log_likelihood.contiguous(), local_tensor(tokens)
+    risk = log_risk.expand_as(share)
     if risk.stride(2) not in (0, 1) or risk.is_neg():
         risk = risk.resolve_neg().contiguous()
     result = share.new_empty(share.shape[:1] if reduction == "none" else ())
@@ -349,10 +348,6 @@ def _times_upstream(ctx: Any, grad: Tensor, dense: Any) -> Tensor:
     return dense
 
 
-# past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers
-_apply_loss: Any = super(torch.autograd.Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
-
-
 class _Groups(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -395,9 +390,6 @@ class _RiskLoss(torch.autograd.Function):
         return _times_upstream(ctx, grads[0], dense), None, None, None
 
 
-_apply_risk_loss: Any = super(torch.autograd.Function, _RiskLoss).apply  # pyright: ignore[reportAttributeAccessIssue]
-
-
 class _WeighedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Tensor:
@@ -419,6 +411,14 @@ class _WeighedLoss(torch.autograd.Function):
         share = grad_share * grad[:, None, None]
         risk = share.sum_to_size(operands[1].shape) if ctx.needs_input_grad[1] else None
         return share, risk, grad_likelihood * grad, None
+
+
+def _direct(function: type[torch.autograd.Function]) -> Any:
+    """Past Function.apply, which takes 5 us to ask what needs_operators has asked, and for dead wrappers."""
+    return super(torch.autograd.Function, function).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+_apply_loss, _apply_groups, _apply_risk_loss = map(_direct, (_Loss, _Groups, _RiskLoss))
 
 
 # ---- operators ------------------------------------------------------------------------------
