@@ -38,7 +38,7 @@ struct Utterance {
   ptrdiff_t gradient_stride;
   In weight;       // multiplies the gradient
   In mass = 1;     // what the occupancies of a frame add up to
-  bool scattered;  // rows are far apart and far away: ask for them ahead of time
+  bool far;        // more than stays near a core: ask for rows ahead of time
   Utterance(const Batch& b, int64_t n, const Gradient* out)
       : scores(static_cast<const In*>(b.scores) + n * b.stride_n),
         stride_t(b.stride_t),
@@ -52,11 +52,11 @@ struct Utterance {
         gradient(out && out->data ? static_cast<In*>(out->data) + n * out->stride_n : nullptr),
         gradient_stride(out ? out->stride_t : 0),
         weight(out && out->data ? static_cast<In>(out->weight[n]) : 0),
-        scattered(T * stride_t * static_cast<ptrdiff_t>(sizeof(In)) > own_cache) {}
+        far(T * stride_t * static_cast<ptrdiff_t>(sizeof(In)) > own_cache) {}
 
   In* gradient_row(int64_t t) const { return gradient ? gradient + t * gradient_stride : nullptr; }
 
-  bool is_ahead(int64_t t) const { return scattered && t >= 0 && t < T; }
+  bool is_ahead(int64_t t) const { return far && t >= 0 && t < T; }
 
   // The rows of a frame that comes soon, if it is worth asking for them: the hardware sees by itself how a
   // long row goes on.
