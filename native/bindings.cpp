@@ -354,7 +354,7 @@ NB_MODULE(_native, m) {
   m.def("are_plain", [](nb::handle scores, nb::handle targets, nb::handle input_lengths, nb::handle target_lengths,
                   nb::handle blank) {
     return Views{}.fit(scores, targets, input_lengths, target_lengths, blank);
-  });
+  }, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none());
   m.def("is_one", [](nb::handle tensor) {
     View v;
     if (!look(tensor, v) || v.ndim != 0 || !is_float(v)) return false;

@@ -65,6 +65,54 @@ def test_a_risk_that_reads_the_groups(risk):
     )
 
 
+@pytest.mark.parametrize("risk", RISKS)
+def test_a_negated_view_comes_back(risk):
+    batch = random_batch(3, 9, 3, 5)
+    scores = batch.scores.clone().requires_grad_()
+    loss = batch._replace(scores=scores).loss(risk, reduction="mean", from_logits=True)
+    minus_one = torch._neg_view(torch.tensor(1.0, dtype=loss.dtype))
+    (found,) = torch.autograd.grad(loss, scores, minus_one, retain_graph=True)
+    torch.testing.assert_close(found, -torch.autograd.grad(loss, scores)[0])
+
+
+def test_the_gradient_of_the_groups_can_be_watched():
+    class Watching(Early):
+        def log_risk(self, groups):
+            self.share = groups.log_share
+            self.share.retain_grad()
+            return super().log_risk(groups)
+
+    batch = random_batch(3, 9, 3, 5)
+    found = {}
+    for backend in BACKENDS:
+        risk = Watching("each")
+        scores = batch.scores.clone().requires_grad_()
+        batch._replace(scores=scores).loss(risk, backend=backend, reduction="mean").backward()
+        found[backend] = risk.share.grad
+    torch.testing.assert_close(found["cpu"], found["reference"])
+
+
+def test_a_risk_with_a_forward_derivative_is_refused_not_forgotten():
+    class Dual(Early):
+        def log_risk(self, groups):
+            factor = torch.autograd.forward_ad.make_dual(torch.tensor(0.3), torch.tensor(1.0))
+            return -factor * groups.frame
+
+    batch = random_batch(3, 9, 3, 5, dtype=torch.float32)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        batch.loss(Dual("each"))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("risk", RISKS)
+def test_traced_graphs(risk):
+    batch = random_batch(3, 9, 3, 5, dtype=torch.float32)
+    run = lambda scores: batch._replace(scores=scores).loss(risk, reduction="sum", from_logits=True)  # noqa: E731
+    traced = torch.jit.trace(run, (batch.scores,))
+    other = batch.scores + 1
+    torch.testing.assert_close(traced(other), run(other))
+
+
 @pytest.mark.parametrize("risk", OWN)
 def test_create_graph_changes_nothing(risk):
     batch = random_batch(3, 9, 3, 5)

@@ -47,6 +47,9 @@ CASES = [
     ({"targets": TARGETS.bool()}, TypeError, "targets must be integers, got torch.bool"),
     ({"targets": "abc"}, TypeError, "targets must be integers .* got 'abc'"),
     ({"targets": [[1, 2], [3], [4]]}, TypeError, "padded or concatenated"),
+    ({"targets": None}, TypeError, "targets must be integers .* got None"),
+    ({"log_probs": None}, TypeError, "log_probs must be a tensor, got NoneType"),
+    ({"blank": None}, TypeError, "blank must be an int, got NoneType"),
     ({"input_lengths": torch.tensor([8, 9, 6])}, ValueError, r"input_lengths\[1\] is 9, expected 1 to 8"),
     ({"input_lengths": torch.tensor([8, 7, 0])}, ValueError, r"input_lengths\[2\] is 0"),
     ({"input_lengths": torch.tensor([-(2**62), 7, 6])}, ValueError, r"input_lengths\[0\] is -46"),
@@ -156,6 +159,11 @@ def test_bad_risks(backend):
         run(nan)
     with pytest.raises(ValueError, match="is inf for"):
         run(torch.full((1,), math.inf))
+    losses = []
+    for zeros in (torch.zeros(8), torch.ops.aten._efficientzerotensor([8])):  # the latter are kept nowhere
+        torch.manual_seed(0)
+        losses.append(run(zeros))
+    torch.testing.assert_close(*losses)
     unused = torch.zeros(3, 2, 8)
     unused[:, :, 7] = math.nan  # behind the frames of utterances 1 and 2 only
     unused[0, :, 7] = 0
@@ -173,6 +181,13 @@ def test_bad_risks(backend):
         TypeError, match=r"NotATensor.log_risk must return a floating-point tensor, got float"
     ):
         brctc.bayes_risk_ctc_loss(**arguments(), risk=NotATensor(), backend=backend)
+
+    class Elsewhere(brctc.BayesRisk):
+        def log_risk(self, groups):
+            return torch.zeros(8, device="meta")
+
+    with pytest.raises(ValueError, match="returned a tensor on meta, the groups are on cpu"):
+        brctc.bayes_risk_ctc_loss(**arguments(), risk=Elsewhere(), backend=backend)
     with pytest.raises(NotImplementedError, match="BayesRisk must define log_risk"):
         brctc.bayes_risk_ctc_loss(**arguments(), risk=brctc.BayesRisk(), backend=backend)
 

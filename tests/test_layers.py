@@ -20,7 +20,7 @@ LAYERS = [
     {"loss", "transducer"},
     {"kernels"},
     {"risk"},
-    {"kernels.inputs", "kernels.reduction", "kernels.transducer_inputs"},
+    {"kernels.inputs", "kernels.operators", "kernels.reduction", "kernels.transducer_inputs"},
     {"_native", "files"},
 ]
 

@@ -161,7 +161,7 @@ def evaluate(risk: BayesRisk, groups: PathGroups) -> Tensor:
     if changed := [field for field, version in _versions(groups).items() if version != before[field]]:
         raise ValueError(f"{name}.log_risk has changed groups.{changed[0]} in place: make a new tensor")
     _check_shape(name, log_risk, groups)
-    return log_risk.to(groups.log_share.dtype)
+    return log_risk.to(groups.log_share)
 
 
 def _versions(groups: PathGroups) -> dict[str, int]:
@@ -177,6 +177,12 @@ def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
     if not isinstance(log_risk, Tensor) or not log_risk.is_floating_point():
         found = log_risk.dtype if isinstance(log_risk, Tensor) else type(log_risk).__name__
         raise TypeError(f"{name}.log_risk must return a floating-point tensor, got {found}")
+    share = groups.log_share
+    on_cpu = log_risk.is_cpu and share.is_cpu  # asked first: a device costs 5 us
+    if not on_cpu and log_risk.dim() and log_risk.device != share.device:
+        raise ValueError(
+            f"{name}.log_risk returned a tensor on {log_risk.device}, the groups are on {share.device}"
+        )
     wanted, given = tuple(groups.log_share.shape), tuple(log_risk.shape)
     pairs = zip(given[::-1], wanted[::-1], strict=False)
     if len(given) > 3 or not all(a in (1, b) for a, b in pairs):
@@ -184,11 +190,13 @@ def _check_shape(name: str, log_risk: Tensor, groups: PathGroups) -> None:
 
 
 def refuse_value(risk: BayesRisk, groups: PathGroups, log_risk: Tensor) -> None:
-    """Names the first weighed group with paths whose risk is NaN or +inf, for a loss that is NaN."""
+    """Raises with the first weighed group with paths whose risk is NaN or +inf, for a loss that is NaN."""
     wrong = (groups.log_share > -math.inf) & ~(log_risk < math.inf)
     if risk.tokens == "last":
         index = torch.arange(wrong.shape[1], device=wrong.device)
         wrong &= (index == groups.target_lengths[:, None] - 1)[:, :, None]
+    if not wrong.any():  # losses of both infinities add up to NaN too
+        return
     n, u, t = wrong.nonzero()[0].tolist()
     value = log_risk.detach().expand_as(wrong)[n, u, t].item()
     raise ValueError(

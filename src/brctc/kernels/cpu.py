@@ -78,15 +78,17 @@ def risk_loss(
 ) -> Tensor:
     """The reduced loss of a risk of the user's own. If that learns nothing itself, the gradient is found at
     once and waits in one node: three, and the operators between them, cost as much as a small lattice."""
-    plain = groups.targets.shape[1] > 0 and not (is_traced(groups.log_share) or is_traced(log_risk))
-    if not plain or log_risk.requires_grad:
+    share = groups.log_share
+    watched = share.retains_grad or share._backward_hooks  # somebody wants to see its gradient
+    plain = groups.targets.shape[1] > 0 and not (is_traced(share) or is_traced(log_risk))
+    if not plain or watched or log_risk.requires_grad:
         options = (last_only, reduction, zero_infinity)
         return reference.risk_loss(inputs, groups, log_risk, *options, weigh=weighed_loss)
     gradient = inputs.scores.requires_grad and torch.is_grad_enabled()
     labels = (groups.targets, groups.input_lengths, groups.target_lengths, *inputs[4:])
-    given = (groups.log_share, log_risk, groups.log_likelihood)
     options = (groups.event == "start", last_only, reduction, zero_infinity, gradient)
-    return _apply_risk_loss(unwrap_if_dead(inputs.scores), labels, given, options)
+    found = (share, groups.log_likelihood)
+    return _apply_risk_loss(unwrap_if_dead(inputs.scores), log_risk, labels, found, options)
 
 
 def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
@@ -248,6 +250,8 @@ def _weigh(
     risk = log_risk.expand_as(share)
     if risk.stride(2) not in (0, 1) or risk.is_neg():
         risk = risk.resolve_neg().contiguous()
+    if not risk.data_ptr():  # torch has tensors of zeros that are kept nowhere
+        risk = torch.zeros_like(share)
     result = share.new_empty(share.shape[:1] if reduction == "none" else ())
     grad_share = torch.empty_like(share)
     grad_likelihood = torch.empty_like(likelihood, dtype=torch.float64)
@@ -337,7 +341,7 @@ def _times_upstream(ctx: Any, grad: Tensor, dense: Any) -> Tensor:
         scores = ctx.saved_tensors[0]
         grad = grad if grad.dim() else grad.expand(scores.shape[1])
         return torch.ops.brctc.weigh_gradient(grad, scores, dense)
-    if _native.is_one(grad):  # nearly always
+    if not grad.is_neg() and _native.is_one(grad):  # nearly always
         return dense
     if is_batched(grad):  # many at once: nothing to look at, and no place for them all
         return torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
@@ -368,10 +372,15 @@ class _RiskLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, labels: tuple[Any, ...], given: tuple[Tensor, ...], options: tuple[Any, ...]
+        ctx: Any,
+        scores: Tensor,
+        risk: Tensor,  # not in a tuple: torch refuses it if it is a dual number
+        labels: tuple[Any, ...],
+        found: tuple[Tensor, Tensor],
+        options: tuple[Any, ...],
     ) -> Tensor:
         at_start, last_only, reduction, zero_infinity, gradient = options
-        share, risk, likelihood = given
+        share, likelihood = found
         how = (last_only, reduction, zero_infinity)
         loss, grad_share, grad_likelihood = _weigh(share, risk, likelihood, labels[2], *how)
         operands: tuple[Any, ...] = (grad_share, grad_likelihood, scores, *labels, at_start)
@@ -387,7 +396,7 @@ class _RiskLoss(torch.autograd.Function):
         if dense is None:
             *inputs, grad_share, grad_likelihood = ctx.saved_tensors
             dense = _path_groups_backward(grad_share, grad_likelihood, *inputs, *ctx.options)
-        return _times_upstream(ctx, grads[0], dense), None, None, None
+        return _times_upstream(ctx, grads[0], dense), *[None] * 4
 
 
 class _WeighedLoss(torch.autograd.Function):

@@ -70,6 +70,7 @@ def is_traced(scores: Tensor) -> bool:
         torch.compiler.is_compiling()
         or type(scores) not in (Tensor, torch.nn.Parameter)
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
     )
 
 
