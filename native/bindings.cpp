@@ -165,33 +165,6 @@ class Input {
   std::vector<int64_t> offsets_;
 };
 
-// A block as a tensor, whose end gives it back to the pool.
-struct Lent {
-  Block block;
-  int64_t shape[3], strides[3];
-  Managed managed{};
-
-  nb::object tensor(nb::dlpack::dtype dtype) {
-    if (!torch_tensors.table) {
-      nb::capsule owner(this, [](void* self) noexcept { end(static_cast<Lent*>(self)); });
-      const size_t sizes[] = {size_t(shape[0]), size_t(shape[1]), size_t(shape[2])};
-      return nb::cast(nb::ndarray<nb::pytorch>(block.data, 3, sizes, owner, strides, dtype));
-    }
-    const auto release_managed = [](Managed* self) { end(static_cast<Lent*>(self->owner)); };
-    managed = {1, 0, this, release_managed, 0, {block.data, {nb::device::cpu::value, 0}, 3, dtype, shape, strides}};
-    void* made = nullptr;
-    if (torch_tensors.table->to_python(&managed, &made) != 0) {
-      end(this);
-      throw nb::python_error();
-    }
-    return nb::steal(static_cast<PyObject*>(made));
-  }
-  static void end(Lent* lent) noexcept {
-    release(lent->block);
-    delete lent;
-  }
-};
-
 // Room for a dense gradient, (T, N, C) or, where the input was batch-major, (N, T, C). It goes back
 // to the pool with its tensor: fresh pages at every call would cost more than what is written there.
 class Dense {
@@ -211,9 +184,9 @@ class Dense {
   Gradient gradient;
 
   nb::object tensor() {
-    auto* lent = new Lent{block_, {batch_.T, batch_.N, batch_.C}, {gradient.stride_t, gradient.stride_n, 1}, {}};
+    const Block block = block_;
     block_ = {};
-    return lent->tensor(is_double_ ? nb::dtype<double>() : nb::dtype<float>());
+    return lend(block, {batch_.T, batch_.N, batch_.C}, {gradient.stride_t, gradient.stride_n, 1}, is_double_);
   }
 
  private:
@@ -286,7 +259,7 @@ void groups(const Input& in, bool at_start, int64_t U_max, Address log_share,
 }
 
 nb::object groups_backward(const Input& in, bool at_start, int64_t U_max, Address grad_share,
-                       Address grad_likelihood) {
+                           Address grad_likelihood) {
   const Groups grad{at_start ? Event::start : Event::end, U_max, reinterpret_cast<void*>(grad_share),
                     reinterpret_cast<double*>(grad_likelihood)};
   // what the core finds is a loss's gradient, and these are log-probabilities

@@ -5,6 +5,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <vector>
+
+#include "memory.h"
+
 namespace brctc {
 
 namespace nb = nanobind;
@@ -65,6 +69,38 @@ inline bool is_integers(const View& view) {
   const bool rows = view.ndim == 2 && view.strides[1] == 1 && view.strides[0] == view.shape[1];
   return view.dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Int) && view.dtype.bits == 64 &&
          (rows || (view.ndim == 1 && view.strides[0] == 1));
+}
+
+// A block as a tensor, whose end gives it back to the pool.
+struct Lent {
+  Block block;
+  std::vector<int64_t> shape, strides;
+  Managed managed{};
+};
+
+inline void end(Lent* lent) noexcept {
+  release(lent->block);
+  delete lent;
+}
+
+inline nb::object lend(Block block, std::vector<int64_t> shape, std::vector<int64_t> strides, bool is_double) {
+  auto* lent = new Lent{block, std::move(shape), std::move(strides), {}};
+  const auto dtype = is_double ? nb::dtype<double>() : nb::dtype<float>();
+  const size_t ndim = lent->shape.size();
+  if (!torch_tensors.table) {
+    nb::capsule owner(lent, [](void* self) noexcept { end(static_cast<Lent*>(self)); });
+    const std::vector<size_t> sizes(lent->shape.begin(), lent->shape.end());
+    return nb::cast(nb::ndarray<nb::pytorch>(block.data, ndim, sizes.data(), owner, lent->strides.data(), dtype));
+  }
+  const View view{block.data, {nb::device::cpu::value, 0}, static_cast<int32_t>(ndim), dtype,
+                  lent->shape.data(), lent->strides.data()};
+  lent->managed = {1, 0, lent, [](Managed* self) { end(static_cast<Lent*>(self->owner)); }, 0, view};
+  void* made = nullptr;
+  if (torch_tensors.table->to_python(&lent->managed, &made) != 0) {
+    end(lent);
+    throw nb::python_error();
+  }
+  return nb::steal(static_cast<PyObject*>(made));
 }
 
 }  // namespace brctc

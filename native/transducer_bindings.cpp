@@ -13,6 +13,7 @@
 
 #include "memory.h"
 #include "parallel.h"
+#include "tensors.h"
 #include "transducer.h"
 
 namespace nb = nanobind;
@@ -43,7 +44,6 @@ const TransducerKernels& transducer_kernels() {
 namespace {
 
 using Address = uintptr_t;
-using Pooled = nb::ndarray<nb::pytorch>;
 
 // A checked batch. Its frames are counted through without padding, utterance after utterance, and so
 // are the rows of these frames. Everything here takes a range of frames, and addresses that belong to
@@ -113,15 +113,12 @@ class Transducer {
   }
 
   // The dense gradient (N, T, U + 1, C), utterance n's weighed by weights[n].
-  Pooled gradient(Address logits, int64_t stride_n, int64_t stride_t, int64_t stride_u, Address cells,
-                  Address weights) const {
+  nb::object gradient(Address logits, int64_t stride_n, int64_t stride_t, int64_t stride_u, Address cells,
+                      Address weights) const {
     const int64_t rows_and_classes = (U_ + 1) * C_;
     const Block block = acquire(size_t(N_ * T_ * rows_and_classes) * width());
     if (!block.data) throw std::bad_alloc();
-    nb::capsule owner(new Block(block), [](void* p) noexcept {
-      release(*static_cast<Block*>(p));
-      delete static_cast<Block*>(p);
-    });
+    nb::object tensor = lend(block, {N_, T_, U_ + 1, C_}, {T_ * rows_and_classes, rows_and_classes, C_, 1}, is_double_);
     {
       nb::gil_scoped_release free;
       for_each_part(N_ * T_, N_ * T_ * rows_and_classes / 4, [&](int64_t from, int64_t to) {
@@ -139,9 +136,7 @@ class Transducer {
         }
       });
     }
-    const size_t shape[] = {size_t(N_), size_t(T_), size_t(U_ + 1), size_t(C_)};
-    return Pooled(block.data, 4, shape, owner, nullptr,
-                  is_double_ ? nb::dtype<double>() : nb::dtype<float>());
+    return tensor;
   }
 
   // Turns packed logits into their gradient.

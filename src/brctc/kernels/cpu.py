@@ -7,6 +7,7 @@ dispatch, more than the work itself for a small batch.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -327,16 +328,17 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        dense: Any = ctx.dense
-        ctx.dense = None
-        if dense is None:  # handed out before: the graph was retained
+        def find() -> Any:
             others, options = ctx.options
-            dense = _native_loss(Inputs(*ctx.saved_tensors, *others), *options)[1]
-        return _times_upstream(ctx, grads[0], dense), None, None
+            return _native_loss(Inputs(*ctx.saved_tensors, *others), *options)[1]
+
+        return _hand_out(ctx, grads[0], find), None, None
 
 
-def _times_upstream(ctx: Any, grad: Tensor, dense: Any) -> Tensor:
-    """The gradient of the loss, times what comes back for it."""
+def _hand_out(ctx: Any, grad: Tensor, find: Callable[[], Any]) -> Tensor:
+    """The gradient of the loss, times what comes back for it; found again if the graph was retained."""
+    dense: Any = find() if ctx.dense is None else ctx.dense
+    ctx.dense = None
     if builds_graph():
         scores = ctx.saved_tensors[0]
         grad = grad if grad.dim() else grad.expand(scores.shape[1])
@@ -391,12 +393,11 @@ class _RiskLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        dense: Any = ctx.dense
-        ctx.dense = None
-        if dense is None:
+        def find() -> Any:
             *inputs, grad_share, grad_likelihood = ctx.saved_tensors
-            dense = _path_groups_backward(grad_share, grad_likelihood, *inputs, *ctx.options)
-        return _times_upstream(ctx, grads[0], dense), *[None] * 4
+            return _path_groups_backward(grad_share, grad_likelihood, *inputs, *ctx.options)
+
+        return _hand_out(ctx, grads[0], find), *[None] * 4
 
 
 class _WeighedLoss(torch.autograd.Function):
