@@ -13,15 +13,17 @@ LAYERS = [
     {"cli"},
     {"report"},
     {"train"},
+    {"evaluate"},
     {"decode"},
     {"models"},
-    {"trim", "data", "metrics"},
+    {"trim", "data"},
     {"align"},
     {"loss", "transducer"},
     {"kernels"},
     {"risk"},
     {"kernels.inputs", "kernels.operators", "kernels.reduction", "kernels.transducer_inputs"},
-    {"_native", "files"},
+    {"_native", "config", "runs", "progress"},
+    {"files"},
 ]
 
 

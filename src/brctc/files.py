@@ -38,6 +38,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Plain data from a file; one that is not JSON is refused by name."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error or 'it is nested too deeply'}") from None
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of what is in a file."""
     digest = hashlib.sha256()

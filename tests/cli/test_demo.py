@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from brctc.cli.compare import compare
+from brctc.cli.comparison import compare
 from brctc.cli.shared import find_recipe, parse_assignments
-from brctc.cli.side_by_side import last_record, train_side_by_side
 from brctc.data.prepared import PreparedWriter
 from brctc.train import latest_checkpoint, load_recipe, parse_recipe, read_metrics
+from brctc.train.launch import last_record, train_side_by_side
 from tests.cli.commands import CONTEXT, SMALL, Command, brctc
 
 CHANGES = [change for change in SMALL if "prepared" not in change]
@@ -76,7 +76,7 @@ def test_stopped_and_continued(tmp_path):
     assert "difference to vanilla" in found.out
     assert re.search(rf"\d+ min \d+ s\. The report is {out}/report\.html\.\n$", found.out)
     assert "<svg" in (out / "report.html").read_text()
-    assert re.search(r"vanilla.*154/154.*loss.*\n.*brctc.*154/154.*factor", found.err)
+    assert re.search(r"vanilla: 154 of 154, loss.*\nbrctc: 154 of 154, loss.*factor", found.err)
 
 
 @pytest.mark.slow

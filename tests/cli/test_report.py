@@ -27,7 +27,7 @@ def test_prepared_elsewhere(trained, tmp_path):
     assert (tmp_path / "evaluation.json").exists()
     found = brctc(tmp_path, "evaluate", model)
     assert found.code == 2
-    assert "is no run, which would say what it was trained on: say --prepared" in found.err
+    assert "is not a run directory, so its corpus is not known: give --prepared" in found.err
 
 
 def test_refusals(trained):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from brctc.data import FeatureConfig, Row, TokenConfig, Tokenizer, fbank, load_audio
 from brctc.decode import Recognizer, attention_beam, write_ctm
-from brctc.metrics import measure_rtf
+from brctc.evaluate import measure_rtf
 from brctc.models import (
     AttentionConfig,
     EncoderConfig,

@@ -12,7 +12,7 @@ from brctc.report.sections import posteriors
 from brctc.report.spikes import LABEL_BAND
 from brctc.report.style import WRONG, colours
 from brctc.train import train
-from tests.report.online_toys import DRIFT_S, LENGTH_S
+from tests.evaluate.online_toys import DRIFT_S, LENGTH_S
 from tests.train.tiny import EMFORMER, tiny_recipe
 
 STAGE = {

@@ -8,10 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from brctc.evaluate import Evaluation
 from brctc.files import write_json
-from brctc.report import Evaluation, make_report, name_runs, sections, write_report
+from brctc.report import make_report, name_runs, sections, write_report
 from brctc.report.runs import read_run
-from tests.report.conftest import QUICK
+from tests.evaluate.conftest import QUICK
 from tests.report.test_tables import Cells
 
 SECTIONS = ["about", "results", "posteriors", "evolution", "attention", "curves", "speed", "made"]
@@ -137,7 +138,7 @@ def spoil_line(path):
 
 SNAPSHOT = "snapshots/step-00010.safetensors"
 BROKEN = {
-    "no recipe": ("recipe.json", lambda path: path.unlink(), "holds no run: there is no"),
+    "no recipe": ("recipe.json", lambda path: path.unlink(), "is not a run directory: there is no"),
     "half a recipe": ("recipe.json", cut_short, "is damaged"),
     "not finished": ("model/model.json", lambda path: path.unlink(), "the run is not finished"),
     "no metrics": ("metrics.jsonl", lambda path: path.unlink(), "there is no"),

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
-from brctc.report import Evaluation, SystemResult, results_table, to_html, to_markdown, to_rich
+from brctc.evaluate import Comparison, DownSampling, ErrorRate, Evaluation, RealTime, SystemResult
+from brctc.report import results_table, to_html, to_markdown, to_rich
 
 VANILLA = SystemResult(
     name="plain | CTC",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from brctc.cli.compare import prepare_corpus_of
+from brctc.cli.comparison import prepare_corpus_of
 from brctc.data import FeatureConfig, PreparationError, Prepared, Row, write_manifest
 from brctc.data.prepared import PreparedWriter
 from brctc.models import load_model

@@ -22,9 +22,9 @@ from brctc.train import (
     step_shares,
     train,
 )
+from brctc.train.batch_order import PlannedBatch, Position
 from brctc.train.loader import load_parts, split_batch
 from brctc.train.stages import inherit
-from brctc.train.stream import PlannedBatch, Position
 from tests.train.tiny import ATTENTION, EMFORMER, ENCODER, TRANSDUCER, tiny_recipe
 
 torch.set_num_threads(1)

@@ -13,9 +13,9 @@ from brctc.decode import Recognizer, Result, write_ctm, write_jsonl, write_srt, 
 from brctc.decode.output import ctm_name
 from brctc.decode.recognizer import NO_ALIGNMENT, Method
 from brctc.decode.sources import Input, Source, check_features, read_source
-from brctc.metrics import error_rate
+from brctc.evaluate import error_rate
 from brctc.models import Model
-from brctc.train import model_directory
+from brctc.runs import model_directory
 
 FROM_RECIPE = arg(help_behavior_hint="(default: the recipe's)")
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from brctc.cli.compare import compare
+from brctc.cli.comparison import compare
 from brctc.cli.shared import Assignments, find_recipe, parse_assignments
 from brctc.train import load_recipe
 

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import check_file, progress_bars
-from brctc.report import Evaluation, evaluate, results_table, to_rich
-from brctc.report.evaluate import BEAMS
+from brctc.cli.shared import check_file, progress_bars, show_results
+from brctc.evaluate import evaluate_models
+from brctc.evaluate.offline import BEAMS
 
 
 def command(
@@ -45,14 +44,9 @@ def command(
     check_file(out)
     models, corpus = open_models(runs, prepared, split)
     with progress_bars() as progress:
-        evaluation = evaluate(
+        evaluation = evaluate_models(
             models, corpus, beam=beam, limit=limit, repeats=repeats, beams=beams, progress=progress
         )
     evaluation.save(out)
-    show(evaluation)
+    show_results(evaluation)
     print(f"All of it is in {out}.")
-
-
-def show(evaluation: Evaluation) -> None:
-    """The table of results."""
-    Console().print(to_rich(results_table(evaluation, paper=False)))

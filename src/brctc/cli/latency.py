@@ -8,7 +8,8 @@ from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
 from brctc.cli.shared import check_page, progress_bars
-from brctc.report import evaluate_runs, to_rich, trade_off_table, write_trade_off
+from brctc.evaluate import evaluate_runs
+from brctc.report import to_rich, trade_off_table, write_trade_off
 
 
 def command(

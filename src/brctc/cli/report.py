@@ -7,10 +7,10 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from brctc.cli.evaluate import show
 from brctc.cli.runs import Runs
-from brctc.cli.shared import check_page, progress_bars
-from brctc.report import Evaluation, make_report, write_report
+from brctc.cli.shared import check_page, progress_bars, show_results
+from brctc.evaluate import Evaluation
+from brctc.report import make_report, write_report
 
 
 def command(
@@ -40,5 +40,5 @@ def command(
     else:
         with progress_bars() as progress:
             measured = make_report(runs, out, progress=progress, command=made_by)
-        show(measured)
+        show_results(measured)
     print(f"The report is {out}.")

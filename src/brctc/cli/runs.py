@@ -8,8 +8,7 @@ from tyro.conf import Positional, arg
 
 from brctc.data import Prepared
 from brctc.report import name_runs, open_split
-from brctc.train import model_directory
-from brctc.train.recipe import RECIPE
+from brctc.runs import RunDirectory, model_directory
 
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")]
 PreparedOfRuns = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: the runs')")]
@@ -20,7 +19,7 @@ def open_models(runs: Sequence[Path], prepared: Path | None, split: str) -> tupl
     """The models of runs by their names, and the split to measure them on."""
     named = name_runs(runs)
     for run in runs:
-        if prepared is None and run.is_dir() and not (run / RECIPE).exists():
-            raise ValueError(f"{run} is no run, which would say what it was trained on: say --prepared")
+        if prepared is None and run.is_dir() and not RunDirectory(run).exists:
+            raise ValueError(f"{run} is not a run directory, so its corpus is not known: give --prepared")
     corpus = Prepared(prepared, split) if prepared else open_split(named, split)
     return {name: model_directory(run) for name, run in named.items()}, corpus

@@ -1,18 +1,19 @@
 """What several commands need."""
 
 import difflib
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from tyro.conf import UseAppendAction, arg
 
-from brctc.data.config import RecipeLoader
+from brctc.config import RecipeLoader
+from brctc.evaluate.results import Evaluation
+from brctc.progress import ProgressDisplay
+from brctc.report.tables import results_table, to_rich
 
 Assignments = Annotated[
     tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
@@ -21,8 +22,6 @@ Assignments = Annotated[
 Flag = Annotated[bool, arg(help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
-
-NOTE_S = 30.0  # between lines where there is no terminal to draw bars on
 
 
 def parse_assignments(given: Assignments) -> dict[str, Any]:
@@ -64,50 +63,14 @@ def find_recipe(name: str) -> Path:
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars on the terminal, or a line now and then in a log; to be called with what is done, how much of it
-    is, and of how much."""
-    console = Console(stderr=True)
-    notes = Notes(console)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what)
-            progress.update(tasks[what], completed=done, total=total)
-            notes.print({what: f"{done} of {total}"})
-
-        yield show
+    """Shows what is being done: call it with the name of the work, how much is done, and of how much."""
+    with ProgressDisplay() as display:
+        yield display.show
 
 
-class Notes:
-    """What goes on, for a log: where there is no terminal to draw on, a line every NOTE_S for all that has
-    changed."""
-
-    def __init__(self, console: Console) -> None:
-        """Begins to wait."""
-        self._console = console
-        self._noted = time.monotonic()
-        self._last: dict[str, str] = {}
-
-    def print(self, states: Mapping[str, str]) -> None:
-        """By what they are of."""
-        if self._console.is_terminal or time.monotonic() < self._noted + NOTE_S:
-            return
-        for name, state in states.items():
-            if self._last.get(name) != state:
-                self._console.print(f"{name}: {state}", highlight=False, markup=False, soft_wrap=True)
-        self._last |= states
-        self._noted = time.monotonic()
+def show_results(evaluation: Evaluation) -> None:
+    """The table of an evaluation."""
+    Console().print(to_rich(results_table(evaluation, paper=False)))
 
 
 def check_file(out: Path | None, option: str = "--out") -> None:

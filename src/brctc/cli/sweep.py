@@ -7,14 +7,15 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.compare import prepare_corpus_of
+from brctc.cli.comparison import prepare_corpus_of
 from brctc.cli.runs import Limit
 from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
-from brctc.cli.side_by_side import train_side_by_side
 from brctc.data import Prepared
-from brctc.report import choose, evaluate_trials, to_rich, trade_off_table, write_trade_off
-from brctc.report.online import choose_utterances
+from brctc.evaluate import choose, evaluate_cells
+from brctc.evaluate.online import choose_utterances
+from brctc.report import to_rich, trade_off_table, write_trade_off
 from brctc.train import Plan, Recipe, is_trained, load_sweep
+from brctc.train.launch import train_side_by_side
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 
@@ -59,7 +60,14 @@ def command(
         train_side_by_side(needed_starts(plan, out), out, at_once=at_once)
         train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
         with progress_bars() as bars:
-            trade_off = evaluate_trials(plan.cells, out, prepared, limit=limit, progress=bars)
+            trade_off = evaluate_cells(
+                {cell.name: cell.method for cell in plan.cells},
+                out,
+                prepared,
+                corpus=recipe.corpus.name,
+                limit=limit,
+                progress=bars,
+            )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped\nThe same command continues.") from None
     page = out / ("report.html" if len(chosen) == len(prepared) else f"report-{len(chosen)}.html")

@@ -1,10 +1,10 @@
 """Manifests, features, augmentation, tokens, batches and the corpora built in (the extra `asr`)."""
 
+from brctc.config import Config
 from brctc.data import extras  # noqa: F401
 from brctc.data.audio import AudioError, load_audio
 from brctc.data.augment import SPEEDS, AugmentConfig, SpecAugmentConfig, spec_augment, trim_tail
 from brctc.data.batching import Batch, make_batch, plan_batches
-from brctc.data.config import Config
 from brctc.data.corpora import (
     CORPORA,
     DigitStringsConfig,

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from brctc.data.config import Config
+from brctc.config import Config
 
 SPEEDS = (0.9, 1.0, 1.1)
 """Speed perturbation of the paper (table 3); applied when a training split is prepared."""

@@ -6,7 +6,7 @@ import kaldi_native_fbank
 import numpy as np
 from pydantic import Field, model_validator
 
-from brctc.data.config import Config
+from brctc.config import Config
 
 
 class FeatureConfig(Config):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import sentencepiece
 from pydantic import Field, model_validator
 
-from brctc.data.config import Config
+from brctc.config import Config
 
 BLANK, UNKNOWN = "<blank>", "<unk>"
 UNKNOWN_ID = 1

@@ -5,9 +5,9 @@ from brctc.decode.ctc import ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.ctc_prefix import CTCPrefixScorer, PrefixState
 from brctc.decode.hypothesis import Hypothesis
 from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgrid
-from brctc.decode.playing import Clock, RealClock, SimulatedClock, play
 from brctc.decode.recognizer import Recognizer
 from brctc.decode.result import Result
+from brctc.decode.simulation import Clock, RealClock, SimulatedClock, play
 from brctc.decode.streaming import StreamedToken, StreamingRecognizer
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 

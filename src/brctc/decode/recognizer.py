@@ -97,7 +97,7 @@ class Recognizer:
         return results
 
     def timer(self, **options: Any) -> Callable[[Source], tuple[float, float]]:
-        """A system for `brctc.metrics.measure_rtf`: (encoder_s, decoder_s) of one source, with the
+        """A system for `brctc.evaluate.measure_rtf`: (encoder_s, decoder_s) of one source, with the
         options of `recognize`."""
 
         def run(source: Source) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from brctc.models.config import (
 )
 from brctc.models.emformer import State
 from brctc.models.encoder import Encoded, Encoder
+from brctc.models.encoder_stream import EncodedFrames, Stream, read_together
 from brctc.models.online_encoder import EncodedChunk, OnlineEncoder
-from brctc.models.streaming import EncodedFrames, Stream, read_together
 from brctc.models.subsampling import frames_to_enter, subsampled_lengths
 from brctc.models.system import Objective, System, count_parameters
 from brctc.models.transducer import PredictionState, Transducer

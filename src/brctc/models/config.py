@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
-from brctc.data.config import Config
+from brctc.config import Config
 
 Dropout = Field(0.1, ge=0, lt=1)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from brctc.data import Prepared
+from brctc.evaluate.offline import Progress, evaluate_models
+from brctc.evaluate.results import Evaluation
 from brctc.files import write_text
 from brctc.report import sections
-from brctc.report.evaluate import Progress, evaluate
-from brctc.report.evaluation import Evaluation
 from brctc.report.runs import read_run
+from brctc.runs import RunDirectory
 from brctc.train import read_recipe
-from brctc.train.stages import MODEL
 
 CSS = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5a626c; --line: #d5d9df;
@@ -63,14 +63,14 @@ def make_report(
 ) -> Evaluation:
     """Evaluates finished runs, the baseline first, and writes the page, with its numbers beside it as JSON.
 
-    `options` are those of `evaluate`.
+    `options` are those of `evaluate_models`.
     """
     named = name_runs(runs)
     prepared = open_split(named, split)
     for name, run in named.items():
         read_run(name, run)  # what is broken is better known before the long part
-    models = {name: run / "model" for name, run in named.items()}
-    evaluation = evaluate(models, prepared, progress=progress, **options)
+    models = {name: RunDirectory(run).model for name, run in named.items()}
+    evaluation = evaluate_models(models, prepared, progress=progress, **options)
     evaluation.save(Path(out).with_suffix(".json"))
     write_report(runs, out, evaluation, prepared=prepared, examples=examples, command=command)
     return evaluation
@@ -91,7 +91,7 @@ def write_report(
         runs: directories of the finished trainings that were evaluated; they are shown in the evaluation's
             order.
         out: the HTML file.
-        evaluation: what `evaluate` has found.
+        evaluation: what `evaluate_models` has found.
         prepared: the split that was evaluated; by default, where the first run's recipe says.
         examples: utterances of it whose posteriors are shown.
         command: what made the page; by default, the command of this process.
@@ -128,7 +128,7 @@ def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
     paths = [Path(run) for run in runs]
     if not paths:
         raise ValueError("there are no runs to report on")
-    whole = [(path.parent if path.name == MODEL else path).resolve().parts for path in paths]
+    whole = [(path.parent if path.name == "model" else path).resolve().parts for path in paths]
     for depth in range(1, max(map(len, whole)) + 1):
         names = ["/".join(parts[-depth:]) for parts in whole]
         if len(set(names)) == len(names):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from brctc.data import Prepared, Utterance, WordTime
 from brctc.decode import Recognizer
 from brctc.decode.times import spike_times
-from brctc.metrics import common_words, drift_latency
+from brctc.evaluate import common_words, drift_latency
 from brctc.models import Model
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import (

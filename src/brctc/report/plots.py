@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from brctc.report.evaluation import Evaluation
+from brctc.evaluate.results import Evaluation
 from brctc.report.runs import RunFiles
 from brctc.report.style import FAINT, INK, colours, new_figure, styled
 

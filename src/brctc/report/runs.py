@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from brctc.models import Model, load_model
+from brctc.runs import MODEL_DESCRIPTION, RunDirectory
 from brctc.train import Recipe, read_metrics, read_recipe
 
 
@@ -45,15 +46,16 @@ def read_run(name: str, directory: str | Path) -> RunFiles:
     """All that the report shows of a run, which must be finished."""
     directory = Path(directory)
     recipe = read_recipe(directory)
-    if not (directory / "model" / "model.json").exists():
+    run = RunDirectory(directory)
+    if not run.has_model:
         raise FileNotFoundError(
-            f"{name}: there is no {directory / 'model' / 'model.json'}: the run is not finished"
+            f"{name}: there is no {run.model / MODEL_DESCRIPTION}: the run is not finished"
         )
-    model = load_model(directory / "model")
-    metrics = _read_metrics(name, directory)
+    model = load_model(run.model)
+    metrics = _read_metrics(name, run)
     steps = max(line["step"] for line in metrics)
     snapshots = [
-        read_snapshot(directory / "snapshots" / f"step-{step:05d}.safetensors")
+        read_snapshot(run.snapshot_file(step))
         for step in sorted(recipe.monitor.snapshot_steps)
         if step <= steps
     ]
@@ -86,11 +88,10 @@ def read_snapshot(path: Path) -> Snapshot:
         raise ValueError(f"{path} is no snapshot of brctc, or damaged: {error}") from None
 
 
-def _read_metrics(name: str, directory: Path) -> list[dict[str, Any]]:
-    path = directory / "metrics.jsonl"
-    if not path.exists():
-        raise FileNotFoundError(f"{name}: there is no {path}")
-    metrics = read_metrics(directory)
+def _read_metrics(name: str, run: RunDirectory) -> list[dict[str, Any]]:
+    if not run.metrics_file.exists():
+        raise FileNotFoundError(f"{name}: there is no {run.metrics_file}")
+    metrics = read_metrics(run.path)
     if not metrics:
-        raise ValueError(f"{path} is empty: the run has taken no step")
+        raise ValueError(f"{run.metrics_file} is empty: the run has taken no step")
     return metrics

@@ -8,8 +8,8 @@ import yaml
 from matplotlib.figure import Figure
 
 from brctc.data import Prepared
+from brctc.evaluate.results import Evaluation, caution, scale
 from brctc.report.attention import attention_index, plot_attention
-from brctc.report.evaluation import Evaluation, caution, scale
 from brctc.report.pictures import example_indices, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from brctc.report.evaluation import Evaluation, SystemResult, scale
+from brctc.evaluate.results import Evaluation, SystemResult, scale
 from brctc.report.paper import PAPER, PaperResult
 
 NOTHING = "-"

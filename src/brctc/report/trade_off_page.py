@@ -11,13 +11,14 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from brctc.evaluate.results import caution, to_json
+from brctc.evaluate.trade_off import TradeOff, Trial, pareto_front
 from brctc.files import write_text
-from brctc.report.evaluation import caution, to_json
 from brctc.report.page import html_page
 from brctc.report.sections import details, figure_html, provenance
 from brctc.report.style import FAINT, colours, new_figure, styled
 from brctc.report.tables import to_html
-from brctc.report.trade_off import TradeOff, Trial, paper_table, pareto_front, trade_off_table
+from brctc.report.trade_off_table import paper_table, trade_off_table
 
 MARKERS = "osD^vPX*"
 Look = tuple[str, Literal["full", "none", "left", "bottom"]]

@@ -25,7 +25,7 @@ from brctc.train.journal import read_metrics
 from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_recipe
 from brctc.train.run import Interrupted, NonFiniteError
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
-from brctc.train.stages import is_trained, model_directory, train
+from brctc.train.stages import is_trained, train
 from brctc.train.sweep import Cell, Plan, load_sweep
 from brctc.train.timing import loss_seconds, step_shares
 
@@ -56,7 +56,6 @@ __all__ = [
     "load_checkpoint",
     "load_recipe",
     "load_sweep",
-    "model_directory",
     "parse_recipe",
     "read_metrics",
     "read_recipe",

@@ -3,24 +3,14 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
 from brctc.files import write_text
-
-METRICS, LOG, TENSORBOARD = "metrics.jsonl", "train.log", "tensorboard"
+from brctc.progress import ProgressDisplay
+from brctc.runs import RunDirectory
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
@@ -32,7 +22,7 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     backward, optimiser}. A checkpoint's: step, stage, dev_error, dev_inter_error, dev_factor. At the
     end of a stage: step, stage, and loss_seconds: {ctc, trim, step}.
     """
-    path = Path(run_dir) / METRICS
+    path = RunDirectory(run_dir).metrics_file
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -47,56 +37,39 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     return records
 
 
-@contextmanager
-def preparation_bar(show: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for what comes before the training; the function takes rows done and rows in all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
-        task = bar.add_task("preparing data", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 class Journal:
     """Writes a run's records, from a given step on. Without a directory it writes nothing."""
 
-    def __init__(self, run_dir: Path | None, *, done: int, tensorboard: bool, progress: bool) -> None:
-        self._dir, self._board, self._tasks = run_dir, None, {}
+    def __init__(self, run: RunDirectory | None, *, done: int, tensorboard: bool, progress: bool) -> None:
+        self._run, self._board = run, None
+        self._stage, self._done, self._total = "", 0, 0
         self._dev = ""  # what the bar says of the development set
         self._loss = math.nan  # the last one
-        if run_dir is None:
+        self._display = ProgressDisplay(visible=progress, keep=True)
+        if run is None:
             return
-        kept = [line for line in read_metrics(run_dir) if line["step"] <= done]
-        write_text(run_dir / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
-        self._metrics = (run_dir / METRICS).open("a", encoding="utf-8")
-        self._log = (run_dir / LOG).open("a", encoding="utf-8")
+        kept = [line for line in read_metrics(run.path) if line["step"] <= done]
+        write_text(run.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        self._metrics = run.metrics_file.open("a", encoding="utf-8")
+        self._log = run.log_file.open("a", encoding="utf-8")
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(run_dir / TENSORBOARD), purge_step=done + 1)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[dev]}rate {task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=Console(stderr=True),
-            disable=not progress,
-        )
+            self._board = SummaryWriter(str(run.tensorboard), purge_step=done + 1)
 
     def __enter__(self) -> "Journal":
-        if self._dir is not None:
-            self._progress.start()
+        if self._run is not None:
+            self._display.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._dir is None:
+        if self._run is None:
             return
         if error is not None:
             self.note(f"{type(error).__name__}: {error}")
-        self._progress.stop()
+        self._display.__exit__(kind, error, trace)
         self._metrics.close()
         self._log.close()
         if self._board is not None:
@@ -104,33 +77,29 @@ class Journal:
 
     def note(self, text: str) -> None:
         """A line of the log, with the time."""
-        if self._dir is not None:
+        if self._run is not None:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
             self._log.flush()
 
     def begin(self, stage: str, done: int, total: int) -> None:
         """A stage begins, or continues after so many of its steps."""
-        if self._dir is not None:
-            self._tasks[stage] = self._progress.add_task(
-                stage, total=total, completed=done, loss="-", rate="-", dev=self._dev
-            )
+        self._stage, self._done, self._total = stage, done, total
+        if self._run is not None:
+            self._display.show(stage, done, total)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step's line."""
-        if self._dir is None:
+        if self._run is None:
             return
         self._write(record)
         self._loss = record["loss"]
-        self._progress.update(
-            self._tasks[record["stage"]],
-            advance=1,
-            loss=f"{record['loss']:.3f}",
-            rate=f"{record['rate']:.1e}",
-        )
+        self._done += 1
+        state = f"loss {record['loss']:.3f}  {self._dev}rate {record['rate']:.1e}"
+        self._display.show(self._stage, self._done, self._total, state)
 
     def dev(self, record: Mapping[str, Any]) -> None:
         """A line about the development set."""
-        if self._dir is None:
+        if self._run is None:
             return
         self._write(record)
         self.note(
@@ -138,11 +107,10 @@ class Journal:
             f"(intermediate {record['dev_inter_error']:.2%}), factor {record['dev_factor']:.3f}"
         )
         self._dev = f"dev error {record['dev_error']:.2%}  "
-        self._progress.update(self._tasks[record["stage"]], dev=self._dev)
 
     def timing(self, record: Mapping[str, Any]) -> None:
         """A line about the speed of a stage."""
-        if self._dir is not None:
+        if self._run is not None:
             self._write(record)
 
     def _write(self, record: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 from brctc.align import frames_needed
 from brctc.data import AugmentConfig, Batch, Prepared, Tokenizer, make_batch, spec_augment, trim_tail
 from brctc.models import frames_to_enter
-from brctc.train.stream import PlannedBatch, derive_seed
+from brctc.train.batch_order import PlannedBatch, derive_seed
 
 AHEAD = 4  # batches that wait for their step
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from brctc.data import Batch
 from brctc.files import write_json
 from brctc.models import Objective, System
+from brctc.train.batch_order import BatchStream, PlannedBatch, Position, derive_seed
 from brctc.train.checkpoint import (
     Checkpoint,
     checkpoint_path,
@@ -23,13 +24,12 @@ from brctc.train.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from brctc.train.evaluate import evaluate
 from brctc.train.loader import Parts, load_ahead, load_parts, split_batch, to_device
 from brctc.train.run import Interrupted, Moment, NonFiniteError, Run
 from brctc.train.schedule import learning_rate, risk_at, risk_factor
 from brctc.train.snapshot import write_snapshot
-from brctc.train.stream import BatchStream, PlannedBatch, Position, derive_seed
 from brctc.train.timing import loss_seconds
+from brctc.train.validation import validate
 
 
 @dataclass
@@ -95,7 +95,7 @@ class StageLoop:
                 if self.moment.finished:
                     self._look_back(parts)
                 if regular or self.moment.finished:
-                    self._evaluate()
+                    self._validate()
                     self._save(regular=True)  # last: what a killed run has not written, it does again
                 elif stop:
                     self._save(regular=False)
@@ -218,21 +218,21 @@ class StageLoop:
             return after.step % due.every_steps == 0
         return after.epoch > self.moment.position.epoch and after.epoch % (due.every_epochs or 1) == 0
 
-    def _evaluate(self) -> None:
+    def _validate(self) -> None:
         run = self.run
         if self.recipe.monitor.dev_utterances == 0:
             return
-        found = evaluate(self.system, run.dev, run.tokenizer, self.recipe, self.stage.trim, run.processes)
+        found = validate(self.system, run.dev, run.tokenizer, self.recipe, self.stage.trim, run.processes)
         run.journal.dev({"step": self.moment.done, "stage": self.name, **found})
 
     def _save(self, regular: bool) -> None:
         if not self.run.processes.first:
             return
-        path = checkpoint_path(self.run.checkpoints, self.moment.stage, self.moment.position.step)
+        path = checkpoint_path(self.run.files.checkpoints, self.moment.stage, self.moment.position.step)
         tensors = optimiser_tensors(self.optimiser, self.parameter_names)
         state = self.moment.to_state(regular)
         save_checkpoint(path, Checkpoint(self.system.state_dict(), tensors, state))
-        prune_checkpoints(self.run.checkpoints, self.recipe.checkpoints.keep)
+        prune_checkpoints(self.run.files.checkpoints, self.recipe.checkpoints.keep)
         self.run.journal.note(f"checkpoint {path.name}")
 
     def _snapshot(self) -> None:
@@ -241,7 +241,7 @@ class StageLoop:
             return
         step, risk = self.moment.position.step, self.recipe.risk_of(self.stage)
         write_snapshot(
-            self.run.directory / "snapshots" / f"step-{self.moment.done:05d}.safetensors",
+            self.run.files.snapshot_file(self.moment.done),
             self.system,
             self.run.dev,
             self.run.tokenizer,
@@ -277,7 +277,7 @@ class StageLoop:
         ids = [self.run.train.utterances[i].id for i in indices]
         step = self.moment.position.step + 1
         found = f"loss is {part_losses[wrong[0]]}{self.refused}" if wrong else f"gradient's norm is {norm}"
-        path = self.run.directory / f"non-finite-stage-{self.moment.stage}-step-{step:07d}.json"
+        path = self.run.files.path / f"non-finite-stage-{self.moment.stage}-step-{step:07d}.json"
         if self.run.processes.first:
             write_json(path, {"stage": self.name, "step": step, "found": found, "ids": ids})
         named = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")

@@ -2,7 +2,6 @@
 
 import difflib
 import itertools
-import json
 import re
 import typing
 from collections.abc import Iterator, Mapping
@@ -12,10 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from brctc.data.config import RecipeLoader
+from brctc.config import RecipeLoader
+from brctc.runs import RunDirectory
 from brctc.train.config import KeyedError, OptionsError, Recipe
-
-RECIPE = "recipe.json"  # in the directory of a run
 
 
 class RecipeError(ValueError):
@@ -48,14 +46,8 @@ def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
 
 def read_recipe(run_dir: str | Path) -> Recipe:
     """The recipe that a run was begun with; keys that recipes did not have then are as by default."""
-    path = Path(run_dir) / RECIPE
-    if not path.exists():
-        raise FileNotFoundError(f"{run_dir} holds no run: there is no {path}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    return parse_recipe(content, str(path))
+    run = RunDirectory(run_dir)
+    return parse_recipe(run.read_recipe(), str(run.recipe_file))
 
 
 def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -4,15 +4,15 @@ import signal
 import threading
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from brctc.data import Prepared, Tokenizer
+from brctc.runs import RunDirectory
+from brctc.train.batch_order import Position
 from brctc.train.config import Recipe
 from brctc.train.distributed import Processes
 from brctc.train.journal import Journal
-from brctc.train.stream import Position
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -87,7 +87,7 @@ class Run:
     """What all stages have in common."""
 
     recipe: Recipe
-    directory: Path
+    files: RunDirectory
     train: Prepared
     dev: Prepared
     tokenizer: Tokenizer
@@ -96,8 +96,3 @@ class Run:
     processes: Processes
     journal: Journal
     stop: StopSignal
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are written."""
-        return self.directory / "checkpoints"

@@ -4,14 +4,18 @@ import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from brctc.data import Prepared, Tokenizer, feature_statistics
-from brctc.files import remove_unfinished, write_json
+from brctc.files import read_json, remove_unfinished, write_json
 from brctc.models import Model, System, count_parameters, load_model, save_model
+from brctc.progress import ProgressDisplay
+from brctc.runs import RunDirectory, model_directory
+from brctc.train.batch_order import derive_seed
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -24,14 +28,11 @@ from brctc.train.checkpoint import (
 from brctc.train.config import Recipe
 from brctc.train.corpus import check_texts, is_prepared, open_corpus, prepare_recipe
 from brctc.train.distributed import Processes, processes
-from brctc.train.journal import Journal, preparation_bar
+from brctc.train.journal import Journal
 from brctc.train.loop import StageLoop
-from brctc.train.recipe import RECIPE, RecipeError, differences, read_recipe
+from brctc.train.recipe import RecipeError, differences, read_recipe
 from brctc.train.run import Moment, Run, StopSignal
 from brctc.train.schedule import risk_factor
-from brctc.train.stream import derive_seed
-
-TOKENS, DATA, MODEL, LOCK = "tokens.json", "data.json", "model", ".lock"
 
 
 def train(
@@ -53,33 +54,34 @@ def train(
         fall_back: set damaged checkpoints aside and resume from the newest good one.
         progress: show bars.
     """
-    run_dir = Path(run_dir)
+    files = RunDirectory(run_dir)
+    run_dir = files.path
     aside: list[Path] = []
     with processes() as group, ExitStack() as stack:
         _check_device(recipe, group)
         if group.first:
-            stack.enter_context(_locked(run_dir))
-            _check_run(recipe, run_dir, resume)
+            stack.enter_context(_locked(files))
+            _begin_or_continue(recipe, files, resume)
         group.wait()
-        if _has_model(run_dir):
-            return run_dir / MODEL
+        if files.has_model:
+            return files.model
         if group.first:
-            for written in (run_dir, run_dir / "checkpoints", run_dir / "snapshots"):
+            for written in (files.path, files.checkpoints, files.snapshots):
                 remove_unfinished(written)
             if fall_back:
-                aside = set_aside_damaged(run_dir / "checkpoints")
+                aside = set_aside_damaged(files.checkpoints)
             if not is_prepared(recipe):
-                with preparation_bar(progress) as advance:
-                    prepare_recipe(recipe, advance)
+                with ProgressDisplay(visible=progress) as display:
+                    prepare_recipe(recipe, partial(display.show, "preparing data"))
         group.wait()
-        train_split, dev_split = open_corpus(recipe, as_before=(run_dir / DATA).exists())
+        train_split, dev_split = open_corpus(recipe, as_before=files.data_file.exists())
         group.wait()
-        _check_data(run_dir, (train_split, dev_split), group)
-        tokenizer = _tokenizer(recipe, run_dir, train_split, group)
-        found = latest_checkpoint(run_dir / "checkpoints") if resume else None
+        _check_data(files, (train_split, dev_split), group)
+        tokenizer = _tokenizer(recipe, files, train_split, group)
+        found = latest_checkpoint(files.checkpoints) if resume else None
         moment = Moment.from_state(found[1].state) if found else Moment()
         journal = Journal(
-            run_dir if group.first else None,
+            files if group.first else None,
             done=moment.done,
             tensorboard=recipe.monitor.tensorboard,
             progress=progress and group.first,
@@ -92,7 +94,7 @@ def train(
         for lacking in filter(None, (texts.lacking, check_texts(dev_split, tokenizer).lacking)):
             journal.note(lacking)
         stop = stack.enter_context(StopSignal())
-        run = Run(recipe, run_dir, train_split, dev_split, tokenizer, texts.num_labels, group, journal, stop)
+        run = Run(recipe, files, train_split, dev_split, tokenizer, texts.num_labels, group, journal, stop)
         system, optimiser_state = _begin(run, moment, found)
         stages = list(recipe.stages.values())
         while True:
@@ -108,7 +110,7 @@ def train(
         if group.first:
             _write_model(run, moment)
         group.wait()
-    return run_dir / MODEL
+    return files.model
 
 
 def _begin(
@@ -145,26 +147,21 @@ def inherit(system: System, before: System, what: str) -> None:
     system.load_state_dict(own | weights)
 
 
+def _begin_or_continue(recipe: Recipe, run: RunDirectory, resume: bool) -> None:
+    if not has_begun(run):
+        begin_run(recipe, run)
+    elif not resume:
+        raise FileExistsError(f"{run.path} holds a run already: resume it, or choose another directory")
+    else:
+        check_same_recipe(recipe, run)
+
+
 def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
     """Whether the run is there and complete; one that was begun with another recipe is refused."""
-    run_dir = Path(run_dir)
-    if (run_dir / RECIPE).exists() and _has_begun(run_dir):
-        _check_run(recipe, run_dir, resume=True)
-    return _has_model(run_dir)
-
-
-def _has_model(run_dir: Path) -> bool:
-    return (run_dir / MODEL / "model.json").exists()
-
-
-def model_directory(path: str | Path) -> Path:
-    """The model of a run, or a model's own directory."""
-    path = Path(path)
-    if not (path / RECIPE).exists():
-        return path
-    if not _has_model(path):
-        raise ValueError(f"the run {path} has no model yet: brctc train ... --resume completes it")
-    return path / MODEL
+    run = RunDirectory(run_dir)
+    if has_begun(run):
+        check_same_recipe(recipe, run)
+    return run.has_model
 
 
 def _inherit_start(system: System, recipe: Recipe, model: Model) -> None:
@@ -213,7 +210,7 @@ def _write_model(run: Run, moment: Moment) -> None:
     name, stage = list(run.recipe.stages.items())[-1]
     paths = [
         path
-        for path in list_checkpoints(run.checkpoints)
+        for path in list_checkpoints(run.files.checkpoints)
         if (state := load_state(path))["regular"] and state["stage"] == moment.stage
     ]
     averaged = paths[-run.recipe.checkpoints.average :]
@@ -229,15 +226,15 @@ def _write_model(run: Run, moment: Moment) -> None:
         "averaged": [path.name for path in averaged],
         "recipe": run.recipe.model_dump(mode="json"),
     }
-    save_model(run.directory / MODEL, system, run.tokenizer, run.recipe.features, stage.trim, description)
+    save_model(run.files.model, system, run.tokenizer, run.recipe.features, stage.trim, description)
     run.journal.note(
         f"model of {len(averaged)} checkpoints after {moment.done} steps, {moment.seconds:.0f} s"
     )
 
 
-def _tokenizer(recipe: Recipe, run_dir: Path, train_split: Prepared, group: Processes) -> Tokenizer:
+def _tokenizer(recipe: Recipe, files: RunDirectory, train_split: Prepared, group: Processes) -> Tokenizer:
     """Taken over from `start` or made from the training texts, once; a resumed run has its own again."""
-    path = run_dir / TOKENS
+    path = files.tokens_file
     if group.first and not path.exists():
         if recipe.start is not None:
             tokenizer = load_model(model_directory(recipe.start)).tokenizer
@@ -247,48 +244,49 @@ def _tokenizer(recipe: Recipe, run_dir: Path, train_split: Prepared, group: Proc
             )
         write_json(path, tokenizer.to_dict())
     group.wait()
-    return Tokenizer.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return Tokenizer.from_dict(read_json(path))
 
 
-def _check_data(run_dir: Path, splits: Sequence[Prepared], group: Processes) -> None:
+def _check_data(files: RunDirectory, splits: Sequence[Prepared], group: Processes) -> None:
     """A resumed run goes on exactly as it would have: with the same utterances."""
-    path = run_dir / DATA
+    path = files.data_file
     now = {split.split: split.digest() for split in splits}
     if group.first and not path.exists():
         write_json(path, now)
     group.wait()
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_json(path)
     for split in splits:
         if before[split.split] != now[split.split]:
             raise RecipeError(
-                f"{run_dir} was begun with another split {split.split!r} than {split.directory} has now: "
+                f"{files.path} was begun with another split {split.split!r} than {split.directory} has now: "
                 "prepare what it was, or choose another directory for a new run"
             )
 
 
-def _has_begun(run_dir: Path) -> bool:
-    """Whether there is anything to continue."""
-    return _has_model(run_dir) or bool(list_checkpoints(run_dir / "checkpoints"))
+def has_begun(run: RunDirectory) -> bool:
+    """Whether there is anything to continue: a run that failed before its first checkpoint is none."""
+    return run.exists and (run.has_model or bool(list_checkpoints(run.checkpoints)))
 
 
-def _check_run(recipe: Recipe, run_dir: Path, resume: bool) -> None:
-    path = run_dir / RECIPE
+def check_same_recipe(recipe: Recipe, run: RunDirectory) -> None:
+    """Refuses a run that was begun with another recipe."""
     content = recipe.model_dump(mode="json")
-    if not path.exists() or not _has_begun(run_dir):  # one that failed before its first checkpoint is none
-        for written in (TOKENS, DATA):
-            (run_dir / written).unlink(missing_ok=True)
-        write_json(path, content)
-        return
-    if not resume:
-        raise FileExistsError(f"{run_dir} holds a run already: resume it, or choose another directory")
-    other = read_recipe(run_dir).model_dump(mode="json")
+    other = read_recipe(run.path).model_dump(mode="json")
     starts = [Path(found["start"]).resolve() for found in (other, content) if found["start"] is not None]
     if len(starts) == 2 and starts[0] == starts[1]:  # however it is written
         other["start"] = content["start"]
     if json.dumps(other) != json.dumps(content):  # the order of stages counts too
         order = ("the order of stages", list(other["stages"]), list(content["stages"]))
         key, before, now = next(differences(other, content), order)
-        raise RecipeError(f"{run_dir} was begun with another recipe: {key} was {before!r}, now it is {now!r}")
+        what = f"{key} was {before!r}, now it is {now!r}"
+        raise RecipeError(f"{run.path} was begun with another recipe: {what}")
+
+
+def begin_run(recipe: Recipe, run: RunDirectory) -> None:
+    """Writes down what the run is; what a run that failed at once has left is replaced."""
+    for written in (run.tokens_file, run.data_file):
+        written.unlink(missing_ok=True)
+    write_json(run.recipe_file, recipe.model_dump(mode="json"))
 
 
 def _check_device(recipe: Recipe, group: Processes) -> None:
@@ -303,12 +301,12 @@ def _check_device(recipe: Recipe, group: Processes) -> None:
 
 
 @contextmanager
-def _locked(run_dir: Path) -> Iterator[None]:
+def _locked(run: RunDirectory) -> Iterator[None]:
     """Two trainings in one directory would spoil each other. The lock dies with the process."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / LOCK).open("w") as file:
+    run.path.mkdir(parents=True, exist_ok=True)
+    with run.lock_file.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FileExistsError(f"another training is running in {run_dir}") from None
+            raise FileExistsError(f"another training is running in {run.path}") from None
         yield

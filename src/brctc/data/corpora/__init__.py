@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from brctc.data.config import Config
+from brctc.config import Config
 from brctc.data.corpora import digit_strings, grid, handwriting
 from brctc.data.corpora.digit_strings import DigitStringsConfig
 from brctc.data.corpora.grid import GridConfig

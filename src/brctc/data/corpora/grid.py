@@ -6,8 +6,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from brctc.config import Config
 from brctc.data.augment import SPEEDS, Speed
-from brctc.data.config import Config
 from brctc.data.corpora.strings import Size
 from brctc.data.features import FeatureConfig
 from brctc.data.manifest import read_manifest

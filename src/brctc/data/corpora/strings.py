@@ -5,7 +5,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from brctc.data.config import Config
+from brctc.config import Config
 
 SPLITS = ("train", "dev", "test")
 

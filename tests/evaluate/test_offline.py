@@ -8,11 +8,10 @@ import torch
 
 from brctc.data import Prepared, PreparedWriter
 from brctc.decode import Recognizer
-from brctc.metrics import compare, error_rate
+from brctc.evaluate import Evaluation, compare, error_rate, evaluate_models
 from brctc.models import load_model
-from brctc.report import Evaluation, evaluate
 from brctc.trim import trimmed_lengths
-from tests.report.conftest import QUICK
+from tests.evaluate.conftest import QUICK
 
 
 def read_one_by_one(model_dir, prepared, **options):
@@ -83,7 +82,7 @@ def test_times_take_turns(evaluation):
 
 def test_methods_limit_and_progress(trained):
     told = []
-    found = evaluate(
+    found = evaluate_models(
         trained.models,
         trained.test,
         beam=3,
@@ -138,12 +137,12 @@ def test_other_json_is_refused(evaluation, tmp_path, change, message):
 
 def test_bad_arguments(trained, tmp_path):
     with pytest.raises(ValueError, match="no models"):
-        evaluate({}, trained.test)
+        evaluate_models({}, trained.test)
     with pytest.raises(ValueError, match=r"methods names 'other', the models are vanilla, brctc"):
-        evaluate(trained.models, trained.test, methods={"other": "ctc"})
+        evaluate_models(trained.models, trained.test, methods={"other": "ctc"})
     with pytest.raises(ValueError, match="rtf_utterances is 0"):
-        evaluate(trained.models, trained.test, rtf_utterances=0)
+        evaluate_models(trained.models, trained.test, rtf_utterances=0)
     with PreparedWriter(tmp_path, "test", feature_dim=9, frame_shift_s=0.01) as writer:
         writer.add("u", "1", torch.zeros(20, 9).numpy())
     with pytest.raises(ValueError, match=r"vanilla takes 8 features of None, but .* has 9"):
-        evaluate(trained.models, Prepared(tmp_path, "test"))
+        evaluate_models(trained.models, Prepared(tmp_path, "test"))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brctc.metrics.bootstrap import interval, resampled_ratios
+from brctc.evaluate.bootstrap import interval, resampled_ratios
 
 TimedWord = tuple[str, float, float]
 """A word, its start and its end in seconds: what `brctc.data.WordTime` is."""

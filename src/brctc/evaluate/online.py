@@ -12,19 +12,17 @@ from brctc.data import Prepared, WordTime
 from brctc.decode import Recognizer, SimulatedClock, StreamingRecognizer, play
 from brctc.decode.sources import check_features
 from brctc.decode.times import spike_times, word_times
-from brctc.metrics import (
-    ErrorRate,
+from brctc.evaluate.error_rate import ErrorRate, Unit, error_rate
+from brctc.evaluate.latency import (
     Spread,
     computational_latency_ms,
     data_collecting_latency_ms,
     drift_latency,
-    error_rate,
-    one_thread,
 )
-from brctc.metrics.error_rate import Unit
+from brctc.evaluate.offline import BATCH, Progress, spread_indices, unit_of
+from brctc.evaluate.real_time import one_thread
+from brctc.evaluate.results import from_json, to_json
 from brctc.models import EmformerConfig, Model, load_model
-from brctc.report.evaluate import BATCH, Progress, spread_indices, unit_of
-from brctc.report.evaluation import from_json, to_json
 
 
 @dataclass(frozen=True)

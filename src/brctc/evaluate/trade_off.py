@@ -1,30 +1,26 @@
-"""What online models reach: errors against latency, and which settings nothing beats."""
+"""What online models reach: errors against latency, and the Pareto front of the settings."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from brctc.data import Prepared
-from brctc.files import write_text
-from brctc.metrics import Comparison, compare
-from brctc.metrics.error_rate import Unit
-from brctc.models import Model, load_model
-from brctc.models.bundle import DESCRIPTION
-from brctc.report.evaluate import Progress, spread_indices, unit_of
-from brctc.report.evaluation import describe_machine, scale
-from brctc.report.online import (
+from brctc.evaluate.error_rate import Comparison, Unit, compare
+from brctc.evaluate.offline import Progress, spread_indices, unit_of
+from brctc.evaluate.online import (
     OnlineEvaluation,
     check_online,
     choose_utterances,
     digest_of,
     evaluate_online,
 )
-from brctc.report.paper import PAPER_ONLINE
-from brctc.report.tables import NOTHING, Group, Table
-from brctc.train import Cell, model_directory
+from brctc.evaluate.results import describe_machine
+from brctc.files import write_text
+from brctc.models import Model, load_model
+from brctc.models.bundle import DESCRIPTION
+from brctc.runs import RunDirectory, model_directory
 
 
 @dataclass(frozen=True)
@@ -113,135 +109,34 @@ def choose(trials: Sequence[Trial], target_latency_ms: float) -> Trial:
     return min(able, key=lambda trial: (trial.online.error.rate, trial.latency_ms))
 
 
-FRONT = "●"
-Place = Literal["terminal", "page", "details"]
-
-
-def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
-    """All settings, those on the Pareto front marked: appendix H's columns, a terminal's, or the details."""
-    front = pareto_front(trade_off.trials)
-    first = trade_off.trials[0].online
-    timed = first.utterances - first.without_reference
-    few = f"DL of {timed:,} of {first.utterances:,} utterances; " if first.without_reference else ""
-    title = (
-        f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
-        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {few}{FRONT} nothing beats it"
-    )
-    columns = [column for column in COLUMNS if place in column.places]
-    rows = [
-        (
-            f"{trial.method} {FRONT}" if trial in front else trial.method,
-            *(_known(column.of_trial(trial)) for column in columns),
-        )
-        for trial in trade_off.trials
-    ]
-    return Table((Group(title, tuple(column.title for column in columns)),), tuple(rows))
-
-
-def _known(cell: str) -> str:
-    """A model that gets no word right has no latency."""
-    return NOTHING if "nan" in cell else cell
-
-
-def _setting(trial: Trial) -> str:
-    return "{:g} + {:g}".format(*trial.setting)
-
-
-def _percentiles(trial: Trial) -> str:
-    return f"{trial.online.drift.median_ms:.0f}, {trial.online.drift.p90_ms:.0f}"
-
-
-def _observed(trial: Trial) -> str:
-    return f"{trial.online.observed.mean_ms:.0f} / {trial.online.expected_ms:.0f}"
-
-
-def _difference(trial: Trial) -> str:
-    if trial.difference is None:
-        return NOTHING
-    return "{:+.2f} ({:+.2f} to {:+.2f})".format(*(100 * value for value in trial.difference[2:5]))
-
-
-def _errors(trial: Trial) -> str:
-    error = trial.online.error
-    return f"{100 * error.rate:.2f} ({100 * error.low:.2f} to {100 * error.high:.2f})"
-
-
-def _drift(trial: Trial) -> str:
-    drift = trial.online.drift
-    return f"{drift.mean_ms:.0f} ({drift.low_ms:.0f} to {drift.high_ms:.0f})"
-
-
-class Column(NamedTuple):
-    """What a column says of a trial, and where it stands."""
-
-    title: str
-    of_trial: Callable[[Trial], str]
-    places: tuple[Place, ...]
-
-
-COLUMNS = (
-    Column("chunk + look-ahead", _setting, ("terminal", "page", "details")),
-    Column("DCL+DL+CL", lambda t: f"{t.latency_ms:.0f}", ("terminal", "page")),
-    Column("DCL", lambda t: f"{t.online.dcl_ms:.0f}", ("page",)),
-    Column("DL", lambda t: f"{t.online.drift.mean_ms:.0f}", ("terminal",)),
-    Column("DL (95%)", _drift, ("page",)),
-    Column("CL", lambda t: f"{t.online.cl_ms:.0f}", ("page",)),
-    Column("errors, % (95%)", _errors, ("terminal", "page")),
-    Column("difference, points (95%)", _difference, ("page",)),
-    Column("observed / expected", _observed, ("details",)),
-    Column("DL median, 90%", _percentiles, ("details",)),
-    Column("end of sentence, DL", lambda t: f"{t.online.end_of_sentence.mean_ms:.0f}", ("details",)),
-    Column("observed", lambda t: f"{t.online.observed_end_of_sentence.mean_ms:.0f}", ("details",)),
-    Column("RTF", lambda t: f"{t.online.rtf:#.2g}", ("details",)),
-)
-
-
-def paper_table() -> Table:
-    """Appendix H."""
-    titles = ("DCL + DL + CL, ms", "DCL", "DL", "RTF", "CL", "errors, %")
-    rows = tuple(
-        (
-            f"{corpus}, " + ("vanilla" if row.risk == 0 else f"λ = {row.risk:g}"),
-            f"{row.latency_ms:.0f}",
-            f"{row.dcl_ms:.0f}",
-            f"{row.dl_ms:.0f}",
-            f"{row.rtf:.3f}",
-            f"{row.cl_ms:.0f}",
-            f"{row.error:.2f}",
-        )
-        for corpus, found in PAPER_ONLINE.items()
-        for row in found
-    )
-    return Table((Group("the paper, appendix H: large models on 178 and 1,000 hours", titles),), rows)
-
-
-def evaluate_trials(
-    cells: Sequence[Cell],
+def evaluate_cells(
+    methods: Mapping[str, str],
     directory: str | Path,
     prepared: Prepared,
     *,
+    corpus: str | None = None,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates all trained cells of a sweep. What was measured before is read from its file.
 
-    The first cell's tokens decide what the errors of all are counted in.
+    `methods` names how each run in `directory` was trained. The first one's tokens decide the unit of all
+    errors.
     """
-    directory = Path(directory)
+    runs = {name: RunDirectory(Path(directory) / name) for name in methods}
     chosen = choose_utterances(prepared, limit)
     digest = digest_of(prepared, chosen)
-    unit = unit_of(cells[0].recipe.tokens.kind)
+    unit = unit_of(load_model(model_directory(next(iter(runs.values())).path)).tokenizer.kind)
     result = "online.json" if len(chosen) == len(prepared) else f"online-{len(chosen)}.json"
     trials = []
-    for cell in cells:
-        run = directory / cell.name
-        model = model_directory(run)
-        online = _read(run / result, digest, unit) if is_older(model, run / result) else None
+    for name, run in runs.items():
+        model = model_directory(run.path)
+        online = _read(run.path / result, digest, unit) if is_older(model, run.path / result) else None
         if online is None:
-            online = _measure(cell.name, load_model(model), prepared, limit, unit, progress)
-            write_text(run / result, online.to_json() + "\n")
-        trials.append(Trial(cell.name, cell.method, online))
-    return _put_together(cells[0].recipe.corpus.name, prepared, trials, limit)
+            online = _measure(name, load_model(model), prepared, limit, unit, progress)
+            write_text(run.path / result, online.to_json() + "\n")
+        trials.append(Trial(name, methods[name], online))
+    return _put_together(corpus, prepared, trials, limit)
 
 
 def evaluate_runs(

@@ -6,12 +6,10 @@ import math
 import pytest
 
 from brctc.data import FeatureConfig, Prepared, PreparedWriter, WordTime, fbank
+from brctc.evaluate import OnlineEvaluation, evaluate_cells, evaluate_online, evaluate_runs
 from brctc.models import EncoderConfig, Model, save_model
-from brctc.report import OnlineEvaluation, evaluate_online, evaluate_runs, evaluate_trials
-from brctc.train import Cell
 from tests.decode.test_streaming import sound
-from tests.report.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model, online_model
-from tests.train.tiny import tiny_recipe
+from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model, online_model
 
 
 def test_what_was_built_in_is_found(model, split, tmp_path):
@@ -84,13 +82,12 @@ def test_models_have_the_unit_of_the_first(mixed, split, first):
     assert len({trial.online.error.tokens for trial in found.trials}) == 1
 
 
-def test_cells_have_the_unit_of_the_first(mixed, split, tmp_path):
+def test_cells_have_the_unit_of_the_first(mixed, split):
     """A cell that was measured in another unit is measured again."""
-    cells = {name: Cell(name, name, 160, 80, tiny_recipe(tmp_path, tokens={"kind": name})) for name in mixed}
     folder = mixed["word"].parent
-    (alone,) = evaluate_trials([cells["char"]], folder, split).trials
+    (alone,) = evaluate_cells({"char": "char"}, folder, split).trials
     assert alone.online.unit == "char"
-    both = evaluate_trials([cells["word"], cells["char"]], folder, split).trials
+    both = evaluate_cells({"word": "word", "char": "char"}, folder, split).trials
     assert [trial.online.unit for trial in both] == ["word", "word"]
     stored = OnlineEvaluation.from_json((mixed["char"] / "online.json").read_text())
     assert stored.to_json() == both[1].online.to_json()

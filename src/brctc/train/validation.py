@@ -4,14 +4,14 @@ import torch
 
 from brctc.data import Prepared, Tokenizer, make_batch, plan_batches
 from brctc.decode import ctc_greedy
-from brctc.metrics import error_rate
+from brctc.evaluate.error_rate import error_rate
 from brctc.models import System, TrimConfig
 from brctc.train.config import Recipe
 from brctc.train.distributed import Processes
 
 
 @torch.no_grad()
-def evaluate(
+def validate(
     system: System,
     dev: Prepared,
     tokenizer: Tokenizer,

@@ -5,8 +5,8 @@ from itertools import islice
 import pytest
 
 from brctc.data import Utterance
+from brctc.train.batch_order import BatchStream, Position, derive_seed
 from brctc.train.config import CurriculumConfig, Stage, WeightConfig
-from brctc.train.stream import BatchStream, Position, derive_seed
 
 LABELS = [1 + i % 8 for i in range(80)]
 UTTERANCES = [Utterance(f"u{i}", "x" * n, 10 * n, 0.1 * n) for i, n in enumerate(LABELS)]

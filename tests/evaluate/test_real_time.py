@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from brctc.metrics import measure_rtf
+from brctc.evaluate import measure_rtf
 
 
 class Scripted:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import kaldialign
 import numpy as np
 
-from brctc.metrics.bootstrap import Array, interval, resampled_ratios
+from brctc.evaluate.bootstrap import Array, interval, resampled_ratios
 
 Unit = Literal["word", "char"]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from brctc.metrics import down_sampling
+from brctc.evaluate import down_sampling
 
 
 def test_over_the_corpus_and_not_a_mean_of_utterances():

@@ -13,24 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-
-from brctc.cli import STOPPED
-from brctc.cli.shared import Notes
-from brctc.train import Interrupted, Recipe, is_trained, train
-from brctc.train.journal import METRICS
+from brctc.progress import ProgressDisplay
+from brctc.runs import RunDirectory
+from brctc.train.config import Recipe
+from brctc.train.run import Interrupted
+from brctc.train.stages import is_trained, train
 
 POLL_S = 0.5
 TAIL_BYTES = 1 << 16
-STATE = 40  # characters of all that is known of a training
+STOPPED = 130  # exit code of a training that was stopped by a signal
 
 
 class Training(NamedTuple):
@@ -98,7 +89,7 @@ def _trainings() -> Iterator[dict[str, Training]]:
 def _start(recipe: Recipe, run_dir: Path) -> Training:
     errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the training)
     process = subprocess.Popen(
-        [sys.executable, "-m", "brctc.cli.side_by_side", str(run_dir)],
+        [sys.executable, "-m", "brctc.train.launch", str(run_dir)],
         stdin=subprocess.PIPE,
         stderr=errors,
         text=True,
@@ -113,37 +104,19 @@ def _start(recipe: Recipe, run_dir: Path) -> Training:
 
 @contextmanager
 def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callable[[], None]]:
-    """A bar for each training; lines now and then where there is no terminal."""
-    console = Console(stderr=True)
-    # what is left for bars and losses beside names, steps and times
-    room = console.width - max(map(len, recipes), default=0) - 29
-    narrow = room < STATE + 6
-    columns = (
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(8 if narrow else min(40, room - STATE)),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(compact=narrow),
-        TextColumn("left"),
-    )
-    with Progress(*columns, console=console) as progress:
-        tasks = {}
-        for name, recipe in recipes.items():
-            steps = [stage.steps for stage in recipe.stages.values()]
-            total = sum(filter(None, steps)) if all(steps) else None
-            done = last_record(directory / name).get("step", 0)
-            shown = f"{name[:15]}…{name[-12:]}" if narrow and len(name) > 28 else name
-            tasks[name] = progress.add_task(shown, total=total, completed=done, state="")
-        notes = Notes(console)
+    """A bar for each training; call it to look at what they have written."""
+    totals = {}
+    for name, recipe in recipes.items():
+        steps = [stage.steps for stage in recipe.stages.values()]
+        totals[name] = sum(filter(None, steps)) if all(steps) else None
+    with ProgressDisplay(keep=True, names=max(map(len, recipes), default=0)) as display:
 
         def show() -> None:
-            states = {}
-            for name, task in tasks.items():
-                if record := last_record(directory / name):
-                    progress.update(task, completed=record["step"], state=_state(record, narrow))
-                    states[name] = f"step {record['step']}, {_state(record)}"
-            notes.print(states)
+            for name, total in totals.items():
+                record = last_record(directory / name)
+                display.show(name, record.get("step", 0), total, _state(record, display.narrow))
 
+        show()
         yield show
 
 
@@ -156,7 +129,7 @@ def _state(record: Mapping[str, Any], narrow: bool = False) -> str:
 
 def last_record(run_dir: Path) -> dict[str, Any]:
     """The newest value of everything that a training has written into its metrics."""
-    path = run_dir / METRICS
+    path = RunDirectory(run_dir).metrics_file
     if not path.exists():
         return {}
     with path.open("rb") as file:

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from brctc.metrics import Spread, error_rate
-from brctc.report import TradeOff, Trial, choose, pareto_front, plot_trade_off, to_markdown, trade_off_table
-from brctc.report.evaluation import from_json, to_json
-from brctc.report.online import OnlineEvaluation
-from brctc.report.trade_off import compare_trials, paper_table
+from brctc.evaluate import Spread, TradeOff, Trial, choose, error_rate, pareto_front
+from brctc.evaluate.online import OnlineEvaluation
+from brctc.evaluate.results import from_json, to_json
+from brctc.evaluate.trade_off import compare_trials
+from brctc.report import plot_trade_off, to_markdown, trade_off_table
 from brctc.report.trade_off_page import write_trade_off
+from brctc.report.trade_off_table import paper_table
 
 TEXTS = ("one two three four", "five six seven eight")
 

@@ -7,7 +7,7 @@ import jiwer
 import numpy as np
 import pytest
 
-from brctc.metrics import bootstrap, compare, error_rate
+from brctc.evaluate import bootstrap, compare, error_rate
 
 
 def test_counted_by_hand():

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from brctc.metrics import (
+from brctc.evaluate import (
     Spread,
     common_words,
     computational_latency_ms,

@@ -11,17 +11,11 @@ from brctc.data import Prepared, make_batch
 from brctc.decode import Recognizer
 from brctc.decode.recognizer import Method
 from brctc.decode.sources import check_features
-from brctc.metrics import (
-    DownSampling,
-    RealTime,
-    compare,
-    down_sampling,
-    error_rate,
-    measure_rtf,
-)
-from brctc.metrics.error_rate import Unit
+from brctc.evaluate.down_sampling import DownSampling, down_sampling
+from brctc.evaluate.error_rate import Unit, compare, error_rate
+from brctc.evaluate.real_time import RealTime, measure_rtf
+from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.models import Model, TrimConfig, count_parameters
-from brctc.report.evaluation import BeamPoint, Evaluation, SystemResult, describe_machine
 
 Progress = Callable[[str, int, int], object]
 """Told what is being done, how much of it is, and of how much."""
@@ -31,7 +25,7 @@ BATCH = 16
 WITH_BEAM: dict[str, Method] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "transducer"}
 
 
-def evaluate(
+def evaluate_models(
     model_dirs: Mapping[str, Path],
     prepared: Prepared,
     *,

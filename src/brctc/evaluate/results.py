@@ -12,9 +12,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from brctc.data.corpora import CORPORA
+from brctc.evaluate.down_sampling import DownSampling
+from brctc.evaluate.error_rate import Comparison, ErrorRate, Unit
+from brctc.evaluate.real_time import RealTime
 from brctc.files import write_text
-from brctc.metrics import Comparison, DownSampling, ErrorRate, RealTime
-from brctc.metrics.error_rate import Unit
 
 T = TypeVar("T")
 
