@@ -24,7 +24,7 @@ from bars import MEBIBYTE, Check, finish, memory_bytes
 
 import brctc
 from brctc.data import TokenConfig, Tokenizer
-from brctc.decode import StreamingRecognizer
+from brctc.decode import StreamingRecognizer, push_together
 from brctc.models import EmformerConfig, Model, System
 from brctc.train import load_recipe
 
@@ -40,8 +40,8 @@ def make_model() -> Model:
     tokenizer = Tokenizer.train([digits], TokenConfig(kind="word"))
     assert recipe.features is not None
     torch.manual_seed(0)
-    system = System(recipe.model, recipe.features.num_bins, tokenizer.size)
-    return Model(system.eval(), tokenizer, recipe.features, None, {})
+    system = System(recipe.model, recipe.features.num_bins, {"transcript": tokenizer.size})
+    return Model(system.eval(), {"transcript": tokenizer}, recipe.features, None, {})
 
 
 def make_audio(seconds: float, rate: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def measure_load(model: Model, streams: int, seconds: float) -> Load:
     for first in range(0, int(seconds * rate), tick):
         part = audio[first : first + tick]
         start = time.thread_time()
-        StreamingRecognizer.push_together([(recognizer, part) for recognizer in recognizers])
+        push_together([(recognizer, part) for recognizer in recognizers])
         took.append(time.thread_time() - start)
     return Load(streams, sum(took) / (len(took) * TICK_S), 1000 * float(np.percentile(took, 99)))
 

@@ -5,67 +5,66 @@ import inspect
 import json
 import re
 import textwrap
+import typing
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from brctc.data import CORPORA, Config
-from brctc.train.config import ManifestOptions, Recipe
+from pydantic import BaseModel
+
+from brctc.config import Config, inner_models, kinds_of
+from brctc.train import Recipe
 
 HEAD = """# Recipes
 
-Every key of a recipe, what it may be, and what it is if it is not said; any other key is refused. In a file,
-sections are YAML mappings; `--set` joins keys by dots, as in `--set stages.first.steps=100`.
-`base: other.yaml` begins with another recipe and changes what it names, and `null` takes a section away.
-[own-data.md](own-data.md) builds a recipe step by step, and [recipes/](../recipes) has many.
+Every key of a recipe, its values and its default; any other key is refused. In a file, sections are YAML
+mappings; `--set` joins keys by dots, as in `--set stages.first.steps=100`. `base: other.yaml`, or a list of
+such files, begins with other recipes and changes what it names: sections are merged key by key, lists
+are replaced, and `null` removes a key. A section that has a `kind` takes the keys of that kind.
+[own-data.md](own-data.md) builds a recipe step by step, [extending.md](extending.md) adds kinds, and
+[recipes/](../recipes) has many examples.
 
 This page is made by `docs/make_recipes.py`.
 """
 
 Schema = dict[str, Any]
+Titles = dict[str, list[str]]
+"""The titles of the sections that a class is described by: several if it has kinds."""
 
 
 def describe_recipe() -> str:
     """The page: a table for each section, in the order in which they are met."""
-    schema = Recipe.model_json_schema()
-    sections = {"Recipe": ("A recipe", schema)}
-    for name, found in _sections("", schema, schema["$defs"]):
-        sections.setdefault(name, found)  # one that is met again has its first title
-    for of, config in {"manifests": ManifestOptions, **{k: v.config for k, v in CORPORA.items()}}.items():
-        own = config.model_json_schema()
-        own["properties"].pop("features", None)  # a recipe has them in a section of their own
-        sections[config.__name__] = (f"`corpus.options` of {of}", own)
-    titles = {name: title for name, (title, _) in sections.items()}
-    configs = {config.__name__: config for config in _subclasses(Config)}
-    return HEAD + "".join(_table(configs[name], *found, titles) for name, found in sections.items())
+    sections: dict[type[BaseModel], str] = {Recipe: "A recipe"}
+    titles: Titles = {}
+    for base, model, title in _sections("", Recipe):
+        known = sections.setdefault(model, title)  # one that is met again has its first title
+        found = titles.setdefault(base.__name__, [])
+        found += [known] if known not in found else []
+    return HEAD + "".join(_table(model, title, titles) for model, title in sections.items())
 
 
-def _subclasses(base: type[Config]) -> Iterator[type[Config]]:
-    for config in base.__subclasses__():
-        yield config
-        yield from _subclasses(config)
+def _sections(path: str, model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], type[BaseModel], str]]:
+    """The class that a field names, each kind of it, and its title."""
+    for key, field in model.model_fields.items():
+        named = typing.get_origin(field.annotation) is dict
+        below = f"{path}{key}" + (".NAME" if named else "")
+        for base in inner_models(field.annotation):
+            kinds = kinds_of(base)
+            for kind in kinds:
+                of_kind = f" of kind {kind.model_fields['kind'].default}" if len(kinds) > 1 else ""
+                yield base, kind, f"`{below}`{of_kind}"
+                yield from _sections(f"{below}.", kind)
 
 
-def _sections(
-    path: str, schema: Schema, known: dict[str, Schema]
-) -> Iterator[tuple[str, tuple[str, Schema]]]:
-    """Name, title and schema of each section below."""
-    for key, field in schema["properties"].items():
-        below = f"{path}{key}" + (".NAME" if "additionalProperties" in field else "")
-        for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(field))):
-            kind = known[name]["properties"].get("kind", {}).get("const")
-            yield name, (f"`{below}`" + (f" of kind {kind}" if kind else ""), known[name])
-            yield from _sections(f"{below}.", known[name], known)
-
-
-def _table(config: type[Config], title: str, schema: Schema, titles: dict[str, str]) -> str:
-    notes = {key: note for parent in reversed(config.__mro__) for key, note in _notes(parent).items()}
+def _table(model: type[BaseModel], title: str, titles: Titles) -> str:
+    notes = {key: note for parent in reversed(model.__mro__) for key, note in _notes(parent).items()}
+    schema = model.model_json_schema()
     required = schema.get("required", ())
     rows = [
         f"| `{key}` | {_values(field, titles)} | {_default(field, key in required)} | {notes.get(key, '')} |"
         for key, field in schema["properties"].items()
     ]
-    about = " ".join((config.__doc__ or "").split())
+    about = " ".join((model.__doc__ or "").split())
     return "\n".join(
         [f"\n## {title}\n", f"{about}\n", "| key | values | default | |", "|---|---|---|---|", *rows, ""]
     )
@@ -85,7 +84,11 @@ def _notes(config: type) -> dict[str, str]:
     return found
 
 
-def _values(field: Schema, titles: dict[str, str]) -> str:
+def _link(title: str) -> str:
+    return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+
+
+def _values(field: Schema, titles: Titles) -> str:
     def inner(fields: list[Schema]) -> list[str]:
         return [_values(other, titles) for other in fields if other.get("type") != "null"]
 
@@ -93,8 +96,7 @@ def _values(field: Schema, titles: dict[str, str]) -> str:
     limits = {"exclusiveMinimum": "above", "minimum": "from", "maximum": "to", "exclusiveMaximum": "below"}
     match field:
         case {"$ref": reference}:
-            title = titles[reference.rpartition("/")[2]]
-            text = f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+            text = " or ".join(_link(title) for title in titles[reference.rpartition("/")[2]])
         case {"anyOf": choices} | {"oneOf": choices}:
             text = " or ".join(inner(choices))
         case {"enum": values}:
@@ -116,7 +118,7 @@ def _values(field: Schema, titles: dict[str, str]) -> str:
 def _default(field: Schema, required: bool) -> str:
     default = field.get("default")
     if required:
-        return "**to be said**"
+        return "**required**"
     return "" if default is None or isinstance(default, dict) else f"`{json.dumps(default)}`"
 
 

@@ -15,7 +15,7 @@ TEMPORARY = ".tmp-"  # the beginning of every name that is not finished yet
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes the file beside its place, then moves it there; folders are made as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = _unfinished(path)
+    unfinished = unfinished_path(path)
     try:
         with unfinished.open("wb") as file:
             file.write(data)
@@ -58,7 +58,7 @@ def file_digest(path: Path) -> str:
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
     """A directory to fill; it appears at `path`, complete and on the disk, when the block ends well."""
-    unfinished = _unfinished(path)
+    unfinished = unfinished_path(path)
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
@@ -74,9 +74,10 @@ def new_directory(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def _unfinished(path: Path) -> Path:
-    """Not tempfile's: what it makes is for its owner's eyes only, whatever the umask says."""
-    return path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+def unfinished_path(path: Path) -> Path:
+    """Where a file or directory is written before it gets its name. Not tempfile's: what that makes is for
+    its owner's eyes only, whatever the umask says."""
+    return path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
 
 
 def remove_directory(path: Path) -> None:

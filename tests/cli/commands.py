@@ -13,8 +13,11 @@ CONTEXT.set_forkserver_preload(["tests.train.children", "torch._dynamo", "brctc.
 
 # a training of handwriting that takes a second
 SMALL = (
-    "corpus.options={train_strings: 40, dev_strings: 6, test_strings: 6, max_digits: 4}",
     "corpus.prepared=prepared",
+    "corpus.train_strings=40",
+    "corpus.dev_strings=6",
+    "corpus.test_strings=6",
+    "corpus.max_digits=4",
     "model.encoder.dim=16",
     "model.encoder.feed_forward_dim=16",
     "stages.first.steps=6",
@@ -22,7 +25,7 @@ SMALL = (
     "stages.first.curriculum=null",
     "stages.second.curriculum=null",
     "checkpoints.every_steps=3",
-    "batch_s=6",
+    "batch.seconds=6",
     "monitor={dev_utterances: 4, snapshot_steps: [0, 10], snapshot_utterances: 1, tensorboard: false}",
 )
 

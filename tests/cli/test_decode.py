@@ -1,39 +1,22 @@
 """`brctc decode`: what it prints and writes, and what it refuses."""
 
 import json
+import os
+import re
+import shutil
+import signal
+import time
 
 import pytest
-import torch
 
 from brctc.data import FeatureConfig, Prepared, Row, TokenConfig, Tokenizer, write_manifest
-from brctc.models import EncoderConfig, System, SystemConfig, save_model
-from tests.cli.commands import brctc
-from tests.data.sounds import noise, write
-
-TEXTS = ("one two", "two", "one one")
+from brctc.models import ConformerConfig, HeadConfig, System, SystemConfig, save_model
+from tests.cli.commands import Command, brctc
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Three noises, a manifest of them, an untrained model, and one that says it finishes early."""
-    folder = tmp_path_factory.mktemp("decode")
-    rows = []
-    for i, text in enumerate(TEXTS):
-        path = write(folder / f"u{i}.wav", noise(1 + i / 2, i))
-        rows.append(Row(f"u{i}", text, path, 1 + i / 2))
-    write_manifest(folder / "all.tsv", rows)
-    torch.manual_seed(1)
-    small = {"dim": 16, "heads": 2, "feed_forward_dim": 16, "kernel_size": 3, "subsampling_channels": 4}
-    encoder = EncoderConfig(first_layers=1, second_layers=1, **small)
-    tokenizer = Tokenizer.train(TEXTS, TokenConfig(kind="word"))
-    system = System(SystemConfig(encoder=encoder), 80, tokenizer.size)
-    with torch.no_grad():
-        system.encoder.ctc.bias[:2] = -1  # it shall say words
-    save_model(folder / "model", system, tokenizer, FeatureConfig(), None, {})
-    save_model(folder / "early", system, tokenizer, FeatureConfig(), None, {"risk": {"kind": "early-finish"}})
-    risks = {"risk": {"kind": "none"}, "final_risk": "early-finish"}
-    save_model(folder / "finally-early", system, tokenizer, FeatureConfig(), None, risks)
-    return folder
+@pytest.fixture
+def folder(noises):
+    return noises
 
 
 def lines(found):
@@ -55,6 +38,26 @@ def test_a_manifest_gives_the_error_rate(folder):
     assert " of 5)" in found.err
     batched = brctc(folder, "decode", "model", "--manifest", "all.tsv", "--batch-size", "2")
     assert batched.out == found.out
+
+
+def test_a_translation_is_compared_with_the_translation(folder, tmp_path):
+    tokenizer = Tokenizer.train(["eins zwei drei"], TokenConfig(kind="word"))
+    small = {"dim": 16, "heads": 2, "feed_forward_dim": 16, "kernel_size": 3, "subsampling_channels": 4}
+    encoder = ConformerConfig(first_layers=1, second_layers=1, **small)
+    config = SystemConfig(encoder=encoder, heads={"translation": HeadConfig()}, output="translation")
+    system = System(config, 80, {"translation": tokenizer.size})
+    save_model(tmp_path / "model", system, {"translation": tokenizer}, FeatureConfig())
+    path = folder / "u0.wav"
+    rows = [Row("a", "one", path, 1.0, translation="eins zwei drei"), Row("b", "one two", path, 1.0)]
+    for name, chosen, of_tokens in (("with", rows[:1], " of 3)"), ("without", rows[1:], None)):
+        write_manifest(tmp_path / f"{name}.tsv", chosen)
+        found = brctc(tmp_path, "decode", "model", "--manifest", f"{name}.tsv")
+        assert found.code == 0, found.err
+        assert found.err.endswith(f"{of_tokens}\n") if of_tokens else found.err == ""
+        prepare = ("prepare", f"{name}.tsv", "--split", "test", "--out", name)
+        assert brctc(tmp_path, *prepare).code == 0
+        prepared = brctc(tmp_path, "decode", "model", "--prepared", name)
+        assert (prepared.code, prepared.out, prepared.err) == (0, found.out, found.err)
 
 
 def test_files_of_all_kinds(folder):
@@ -103,6 +106,48 @@ def test_one_that_cannot_be_read_does_not_stop_the_others(folder):
     assert not (folder / "nothing.jsonl").exists()
 
 
+def test_several_processes_give_the_same(folder):
+    """Texts, files, errors, and what could not be read, in the same order."""
+    path = folder / "u0.wav"
+    rows = [Row(f"r{i}", "one two", folder / f"u{i % 3}.wav", 1.0) for i in range(12)]
+    rows[3:3] = [Row("gone", "one", folder / "gone.wav", 1.0), Row("notes", "one", folder / "all.tsv", 1.0)]
+    rows.append(Row("short", "one", path, 0.01, None, 0, 160))
+    write_manifest(folder / "many.tsv", rows)
+    said = {}
+    for jobs in (1, 2):
+        out = ("--jsonl", f"{jobs}.jsonl", "--ctm", f"{jobs}.ctm", "--batch-size", "2", "--jobs", jobs)
+        said[jobs] = brctc(folder, "decode", "model", "--manifest", "many.tsv", *out)
+        assert said[jobs].code == 2
+    assert said[1] == said[2]
+    assert [id for id, _ in lines(said[2])] == [f"r{i}" for i in range(12)]
+    assert "3 could not be recognized:\n  gone.wav: no such file\n  all.tsv: not readable" in said[2].err
+    assert (folder / "1.ctm").read_text() == (folder / "2.ctm").read_text()
+    one, two = ([json.loads(line) for line in (folder / f"{jobs}.jsonl").open()] for jobs in (1, 2))
+    for result in (*one, *two):
+        assert result.pop("encoder_s") > 0
+        assert result.pop("decoder_s") > 0
+    assert one == two
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_stopped_it_writes_what_it_has(folder, tmp_path, jobs):
+    rows = [Row(f"r{i}", "one", folder / "u2.wav", 2.0) for i in range(5000)]
+    write_manifest(tmp_path / "endless.tsv", rows)
+    many = ("--manifest", "endless.tsv", "--jobs", jobs, "--jsonl", "results.jsonl")
+    command, said = Command(tmp_path, "decode", folder / "model", *many), tmp_path / ".out"
+    while command.process.is_alive() and not (said.exists() and said.read_text().count("\n") > 5):
+        time.sleep(0.01)
+    os.kill(command.process.pid, signal.SIGINT)
+    found = command.finish()
+    assert found.code == 130
+    ids = [id for id, _ in lines(found)]
+    assert ids == [f"r{i}" for i in range(len(ids))]
+    assert 5 <= len(ids) < 5000
+    assert [json.loads(line)["id"] for line in (tmp_path / "results.jsonl").open()] == ids
+    assert found.err.endswith(f"brctc decode: stopped after {len(ids)} utterances\n")
+    assert "Traceback" not in found.err
+
+
 def test_a_file_that_cannot_be_opened_costs_no_result(folder):
     unusable = "x" * 300 + ".wav"
     found = brctc(folder, "decode", "model", "u0.wav", unusable, "u1.wav", "--jsonl", "rest.jsonl")
@@ -126,36 +171,66 @@ def test_features_of_another_kind_are_refused(folder):
     assert found.err.startswith("brctc decode: the model takes 80 features of ")
 
 
-@pytest.mark.parametrize("model", ["early", "finally-early"])
-def test_no_times_of_a_model_that_finishes_early(folder, model):
-    found = brctc(folder, "decode", model, "u0.wav", "--ctm", "early.ctm")
+def test_no_times_of_a_model_that_finishes_early(folder):
+    found = brctc(folder, "decode", "early", "u0.wav", "--ctm", "early.ctm")
     assert found.code == 2
     assert "brctc decode: there are no times to write: the model was trained to finish early" in found.err
-    assert brctc(folder, "decode", model, "u0.wav").code == 0
+    assert not (folder / "early.ctm").exists()
+    assert brctc(folder, "decode", "early", "u0.wav").code == 0
 
 
 def test_a_run_and_a_prepared_split(trained):
     folder, _ = trained
     found = brctc(folder, "decode", "vanilla", "--prepared", "prepared", "--split", "dev")
     assert found.code == 0, found.err
-    assert [id for id, _ in lines(found)] == [u.id for u in Prepared(folder / "prepared", "dev").utterances]
+    assert [id for id, _ in lines(found)] == [u.id for u in Prepared(folder / "prepared", "dev").examples]
     assert "char error rate: " in found.err
     assert "word error" not in found.err  # digits without spaces
+    for run, why in (
+        ("brctc", "the model was trained to finish early"),
+        ("vanilla", "features that were not"),
+    ):
+        timed = brctc(folder, "decode", run, "--prepared", "prepared", "--ctm", "times.ctm")
+        assert timed.code == 2
+        assert "there are no times to write: " in timed.err
+        assert why in timed.err
     by_model = brctc(folder, "decode", "vanilla/model", "--prepared", "prepared", "--split", "dev")
     assert by_model.out == found.out
     beam = ("--method", "ctc-beam", "--beam", "3")
     assert brctc(folder, "decode", "vanilla", "--prepared", "prepared", *beam).code == 0
 
 
+def test_a_damaged_record_costs_no_other(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "copy")
+    (shard,) = (folder / "prepared").glob("test-*/features.*.tar")
+    content = bytearray(shard.read_bytes())
+    start = [found.start() for found in re.finditer(b"\x93NUMPY", content)][2]
+    content[start : start + 6] = b"nonono"
+    shard.write_bytes(content)
+    whole = brctc(trained[0], "decode", "vanilla", "--prepared", "prepared")
+    for jobs in (1, 2):
+        found = brctc(folder, "decode", "vanilla", "--prepared", "prepared", "--jobs", jobs)
+        assert found.code == 2
+        assert lines(found) == [line for line in lines(whole) if line[0] != "test-00002"]
+        assert "brctc decode: test-00002: the data of " in found.err
+        assert "Traceback" not in found.err
+        quick = ("--repeats", "1", "--beams", "2", "--jobs", jobs)
+        measured = brctc(folder, "evaluate", "vanilla", *quick)  # which is not done by halves
+        assert measured.code == 2
+        assert f"brctc evaluate: the data of {shard.relative_to(folder).parent}" in measured.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("model",), "say one of AUDIO..., --manifest and --prepared"),
-        (("model", "u0.wav", "--manifest", "all.tsv"), "say one of AUDIO..., --manifest and --prepared"),
+        (("model",), "give one of AUDIO..., --manifest and --prepared"),
+        (("model", "u0.wav", "--manifest", "all.tsv"), "give one of AUDIO..., --manifest and --prepared"),
         (("model", "nowhere.wav"), "nowhere.wav: no such file"),
         (("model", "all.tsv"), "all.tsv: not readable as audio"),
         (("model", "u0.wav", "--beam", "0"), "beam is 0"),
-        (("model", "u0.wav", "--jsonl", "model"), "--jsonl model is a directory: say a file"),
+        (("model", "u0.wav", "--batch-size", "0"), "batch_size is 0"),
+        (("model", "u0.wav", "--jobs", "0"), "jobs is 0, expected at least 1"),
+        (("model", "u0.wav", "--jsonl", "model"), "--jsonl model is a directory, expected a file"),
         (("model", "u0.wav", "--method", "attention"), 'method is "attention", but the model has no such'),
         (("model", "u0.wav", "other/u0.wav"), "u0.wav and other/u0.wav would both be u0"),
         (("srt", "u0.wav"), "srt holds no model"),

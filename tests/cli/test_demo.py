@@ -10,10 +10,11 @@ import pytest
 
 from brctc.cli.comparison import compare
 from brctc.cli.shared import find_recipe, parse_assignments
-from brctc.data.prepared import PreparedWriter
 from brctc.train import latest_checkpoint, load_recipe, parse_recipe, read_metrics
-from brctc.train.launch import last_record, train_side_by_side
+from brctc.train.launch import last_record, train_all
+from brctc.train.local import LocalWorkers
 from tests.cli.commands import CONTEXT, SMALL, Command, brctc
+from tests.data.splits import write_split
 
 CHANGES = [change for change in SMALL if "prepared" not in change]
 
@@ -99,7 +100,7 @@ def test_a_training_ends_with_whoever_waits_for_it(tmp_path):
 
 
 def wait_for_training(changes, folder):
-    train_side_by_side({"vanilla": load_recipe(find_recipe("handwriting/vanilla"), changes)}, folder)
+    train_all({"vanilla": load_recipe(find_recipe("handwriting/vanilla"), changes)}, folder, LocalWorkers())
 
 
 def test_last_record(tmp_path):
@@ -112,10 +113,10 @@ def test_last_record(tmp_path):
 
 def test_compare_without_a_test_split_is_refused_before_it_trains(tmp_path):
     recipe = load_recipe(find_recipe("handwriting/vanilla"))
-    corpus = {"manifests": {"train": "train.tsv", "dev": "dev.tsv"}, "prepared": str(tmp_path / "prepared")}
+    manifests = {"train": "train.tsv", "dev": "dev.tsv"}
+    corpus = {"kind": "manifests", "manifests": manifests, "prepared": str(tmp_path / "prepared")}
     for split in ("train", "dev"):
-        with PreparedWriter(tmp_path / "prepared", split, feature_dim=40, frame_shift_s=0.01) as writer:
-            writer.add("a", "1", np.zeros((20, 40), np.float32))
+        write_split(tmp_path / "prepared", split, {"a": ("1", np.zeros((20, 40), np.float32), None)})
     changes = {"corpus": corpus, "features": {"num_bins": 40}}
     recipe = parse_recipe(recipe.model_dump(mode="json") | changes)
     with pytest.raises(ValueError, match="prepared has no prepared split 'test'"):
@@ -123,6 +124,7 @@ def test_compare_without_a_test_split_is_refused_before_it_trains(tmp_path):
     assert not (tmp_path / "exp").exists()
 
 
+@pytest.mark.slow
 def test_compare_trains_decodes_and_reports(tmp_path):
     recipes = ("handwriting/vanilla", "handwriting/brctc")
     done = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
@@ -142,7 +144,7 @@ def test_compare_trains_decodes_and_reports(tmp_path):
     [
         (("handwriting/brctc", "grid/transducer-brctc"), "transducer-brctc has another corpus"),
         (("handwriting/brctc", "handwriting/brctc"), "same file name"),
-        ((), "say which RECIPE"),
+        ((), "give at least one RECIPE"),
         (("handwriting/brctc", "handwriting/brtc"), "did you mean handwriting/brctc"),
     ],
 )

@@ -77,7 +77,7 @@ def test_an_error_is_a_line(tmp_path):
 
 def test_files_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    found = brctc(tmp_path, "prepare", "--corpus", "handwriting", "--out", "file/inside")
+    found = brctc(tmp_path, "prepare", "handwriting", "--out", "file/inside")
     assert found.code == 2
     assert found.err == "brctc prepare: file/inside: Not a directory\n"
 

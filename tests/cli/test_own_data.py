@@ -21,7 +21,7 @@ TINY = (
     "model.encoder.dim=16",
     "model.encoder.feed_forward_dim=16",
     "model.encoder.subsampling_channels=4",
-    "batch_s=20",
+    "batch.seconds=20",
     "checkpoints={every_steps: 3, keep: 1, average: 1}",
     "monitor={dev_utterances: 2, snapshot_steps: [0, 3], snapshot_utterances: 1, tensorboard: false}",
 )

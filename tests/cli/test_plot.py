@@ -32,7 +32,7 @@ def test_pictures(trained, options, files):
     ("options", "message"),
     [
         (("--utterance", "nobody"), "prepared (test) has no utterance nobody"),
-        (("--utterance", "a", "b"), "--out alignment.png is one picture for 2 utterances: say a folder"),
+        (("--utterance", "a", "b"), "--out alignment.png is one picture for 2 utterances: give a folder"),
         (("--out", "a.gif"), "--out a.gif: pictures are .png, .svg, .pdf"),
         (("--evolution", "--utterance", "x"), "not all runs have a snapshot of x, but of dev-00000"),
     ],

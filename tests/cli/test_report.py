@@ -12,9 +12,22 @@ def test_evaluate(trained):
     assert found.code == 0, found.err
     for word in ("vanilla", "brctc", "error rate", "down-sampling", "real-time factor"):
         assert word in found.out
-    assert found.out.endswith("All of it is in numbers.json.\n")
+    assert found.out.endswith("The results are in numbers.json.\n")
     systems = json.loads((folder / "numbers.json").read_text())["systems"]
     assert [system["name"] for system in systems] == ["vanilla", "brctc"]
+
+
+def test_several_processes_measure_the_same(trained):
+    folder, _ = trained
+    systems = []
+    for jobs in (1, 2):
+        quick = ("--repeats", "1", "--beams", "2", "--jobs", jobs, "--out", f"{jobs}.json")
+        found = brctc(folder, "evaluate", "vanilla", "brctc", *quick)
+        assert found.code == 0, found.err
+        systems.append(json.loads((folder / f"{jobs}.json").read_text())["systems"])
+    for one, other in zip(*systems, strict=True):
+        for measured in ("name", "scores", "differences", "down_sampling"):
+            assert one[measured] == other[measured]
 
 
 def test_prepared_elsewhere(trained, tmp_path):

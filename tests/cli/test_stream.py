@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from brctc.cli import stream
 from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank, load_audio
 from brctc.decode import StreamingRecognizer
-from brctc.models import EmformerConfig, EncoderConfig, System, SystemConfig, save_model
+from brctc.models import ConformerConfig, EmformerConfig, System, SystemConfig, save_model
 from tests.cli.commands import brctc
 from tests.data.sounds import noise, write
 from tests.data.test_microphone import Card
@@ -36,14 +36,14 @@ def folder(tmp_path_factory):
     torch.manual_seed(1)
     for name, encoder in (
         ("online", EmformerConfig(layers=1, chunk_frames=4, right_context_frames=2, **small)),
-        ("offline", EncoderConfig(first_layers=1, second_layers=1, kernel_size=3, **small)),
+        ("offline", ConformerConfig(first_layers=1, second_layers=1, kernel_size=3, **small)),
     ):
-        system = System(SystemConfig(encoder=encoder), 80, tokenizer.size)
+        system = System(SystemConfig(encoder=encoder), 80, {"transcript": tokenizer.size})
         features = torch.from_numpy(fbank(loud_and_quiet, FeatureConfig()))
         system.set_statistics(features.mean(0), features.std(0) / 2)
         with torch.no_grad():
-            system.encoder.ctc.bias[1] = -100  # it shall say words that it knows
-        save_model(folder / name, system, tokenizer, FeatureConfig())
+            system.heads["transcript"].bias[1] = -100  # it shall say words that it knows
+        save_model(folder / name, system, {"transcript": tokenizer}, FeatureConfig())
     return folder
 
 
@@ -128,7 +128,7 @@ def partial_texts(shown):
 
 def test_on_a_terminal(folder, monkeypatch):
     with terminal(monkeypatch) as shown:
-        stream.command(folder / "online", (folder / "u0.wav",), fast=True)
+        stream.Command(model=folder / "online", audio=(folder / "u0.wav",), fast=True).run()
     (text,) = shown
     assert text.startswith("file\ttoken")
     *_, final = text.splitlines()
@@ -157,11 +157,11 @@ def test_lost_audio_is_told(folder, monkeypatch, capsys):
             return super().read(block)
 
     monkeypatch.setitem(sys.modules, "sounddevice", Stopped(lost_before=(7, 8)))
-    stream.command(folder / "online", microphone=True)
+    stream.Command(model=folder / "online", microphone=True).run()
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "listening; Ctrl-C ends it"
     for lost in said[1:3]:
-        assert lost.startswith("audio was lost here")
+        assert lost.startswith("audio was lost here (input overrun: slower than real time)")
         assert lost.endswith("latencies from now on include the gap")
     assert not any("lost" in line for line in said[3:])
 
@@ -191,7 +191,7 @@ def test_no_microphone(folder):
     """Here is none; what is missing for it is named."""
     found = brctc(folder, "stream", "online", "--microphone")
     assert found.code == 2
-    extra = r"brctc.data needs sounddevice: in its checkout, pip install '.\[mic\]'"
+    extra = r"brctc needs sounddevice here: in its checkout, pip install '.\[mic\]'"
     library, device = "PortAudio library not found: .*libportaudio2", "there is no microphone that records"
     assert re.match(f"brctc stream: ({extra}|{library}|{device})", found.err)
 
@@ -199,12 +199,15 @@ def test_no_microphone(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("offline", "u0.wav"), "the system's encoder is a conformer, which takes no streams"),
+        (
+            ("offline", "u0.wav"),
+            "streams need a streaming encoder (kind: emformer), the system has a conformer",
+        ),
         (("online", "nowhere.wav"), "nowhere.wav: no such file"),
         (("online", "notes.txt"), "notes.txt: not readable as audio"),
         (("online", "u0.wav", "nowhere.wav", "."), "nowhere.wav: no such file\n  .: is a directory"),
-        (("online",), "say either which AUDIO to play, or --microphone"),
-        (("online", "u0.wav", "--microphone"), "say either which AUDIO to play, or --microphone"),
+        (("online",), "give either AUDIO files or --microphone"),
+        (("online", "u0.wav", "--microphone"), "give either AUDIO files or --microphone"),
         (("online", "--microphone"), "--fast is for files: a microphone has its own time"),
         (("nowhere", "u0.wav"), "nowhere holds no model"),
     ],

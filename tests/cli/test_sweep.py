@@ -1,6 +1,5 @@
 """`brctc sweep` on strings of tones: killed, continued, not repeated."""
 
-import gzip
 import json
 import os
 import shutil
@@ -8,10 +7,11 @@ import signal
 import time
 
 import pytest
+import soundfile
 import yaml
 
 from tests.cli.commands import Command, brctc
-from tests.data.sounds import write_digits
+from tests.data.sounds import write, write_digits
 from tests.train.tiny import EMFORMER
 
 ENCODER = EMFORMER | {
@@ -22,25 +22,23 @@ ENCODER = EMFORMER | {
 }
 RECIPE = {
     "corpus": {
-        "name": "digit-strings",
+        "kind": "digit-strings",
         "prepared": "prepared",
-        "options": {
-            "source": "digits",
-            "train_strings": 30,
-            "dev_strings": 4,
-            "test_strings": 6,
-            "dev_speakers": 1,
-            "test_speakers": 2,
-            "max_digits": 4,
-            "speeds": [1.0],
-        },
+        "source": "digits",
+        "train_strings": 30,
+        "dev_strings": 4,
+        "test_strings": 6,
+        "dev_speakers": 1,
+        "test_speakers": 2,
+        "max_digits": 4,
+        "speeds": [1.0],
     },
     "features": {},
-    "tokens": {"kind": "word"},
+    "tokens": {"transcript": {"kind": "word"}},
     "model": {"encoder": ENCODER},
     "optimiser": {"peak_rate": 1e-2, "warmup_steps": 20},
-    "batch_s": 20,
-    "stages": {"only": {"steps": 120, "weights": {"inter": 0, "ctc": 1.0}}},
+    "batch": {"seconds": 20},
+    "stages": {"only": {"steps": 120, "losses": {"final": {"kind": "ctc", "on": "final", "weight": 1.0}}}},
     "checkpoints": {"every_steps": 10, "keep": 1, "average": 1},
     "monitor": {"dev_utterances": 0, "tensorboard": False},
 }
@@ -52,11 +50,12 @@ SWEEP = {
         "vanilla": {"start": "plain"},
         "early": {
             "start": "plain",
-            "changes": {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}},
+            "changes": {"stages.only.losses.final.risk": {"kind": "early-emission", "factor": 5}},
         },
     },
     "blocks": [{"chunks_ms": [320], "methods": ["vanilla", "early"]}],
 }
+pytestmark = pytest.mark.slow
 COMMAND = ("sweep", "sweep.yaml", "--out", "out")
 
 
@@ -155,16 +154,22 @@ def test_latency_of_runs_is_what_the_sweep_has_found(swept, trained):
         assert trial["name"] in page
         assert trial["name"] in found.out
         assert f" {trial['online']['drift']['mean_ms']:.0f} " in found.out
+    several = brctc(folder, "latency", *runs, "--jobs", "2", "--out", "several.html")
+    assert several.code == 0, several.err
+    alone, together = (json.loads((folder / f"{name}.json").read_text()) for name in ("latency", "several"))
+    for one, other in zip(alone["trials"], together["trials"], strict=True):
+        for measured in ("error", "texts", "drift", "end_of_sentence", "streamed_drift"):
+            assert one["online"][measured] == other["online"][measured]
     mixed = brctc(folder, "latency", runs[0], trained[0] / "vanilla")
     assert mixed.code == 2
     assert "vanilla has a conformer" in mixed.err  # before the first is measured
     assert "decoding" not in mixed.err
-    assert brctc(folder, "latency", runs[0], "--out", "out").err.endswith("is a directory: say a file\n")
+    assert brctc(folder, "latency", runs[0], "--out", "out").err.endswith("is a directory, expected a file\n")
     numbers = brctc(folder, "latency", runs[0], "--out", "latency.json")
-    assert numbers.err.endswith("--out latency.json is where the page's numbers go: say latency.html\n")
+    assert numbers.err.endswith("--out latency.json is where the page's numbers go: use latency.html\n")
     offline = brctc(trained[0], "latency", "vanilla")
     assert offline.code == 2
-    assert "which takes no streams: use an emformer" in offline.err
+    assert "vanilla has a conformer, but needs a streaming encoder (kind: emformer)" in offline.err
 
 
 def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
@@ -183,16 +188,20 @@ def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
 
 
 def test_a_test_set_that_has_changed_is_measured_anew(swept, tmp_path):
+    """Its recordings are others now, and it was prepared again."""
     folder, _ = swept
     changed = shutil.copytree(folder, tmp_path / "changed")
-    cuts = changed / "prepared" / "test.cuts.jsonl.gz"
-    first, *others = gzip.decompress(cuts.read_bytes()).decode().splitlines()
-    text = json.loads(first)["supervisions"][0]["text"]
-    first = first.replace(json.dumps(text), json.dumps(f"{text} {text.split()[0]}"))
-    cuts.write_bytes(gzip.compress("\n".join([first, *others, ""]).encode()))
-    before = (changed / "out" / "vanilla-320+160" / "online.json").read_text()
+    for path in (changed / "digits").glob("*/3_*.wav"):
+        write(path, soundfile.read(path)[0][: 48000 // 10], 48000)
+    options = [(key, value) for key, value in RECIPE["corpus"].items() if key not in ("kind", "prepared")]
+    given = [f"{key}={json.dumps(value)}" for key, value in options]
+    prepared = brctc(changed, "prepare", "digit-strings", "--out", "prepared", "--set", *given)
+    assert prepared.code == 0, prepared.err
+    result = changed / "out" / "vanilla-320+160" / "online.json"
+    before = json.loads(result.read_text())
     found = brctc(changed, *COMMAND)
     assert found.code == 0, found.err
-    after = (changed / "out" / "vanilla-320+160" / "online.json").read_text()
-    tokens = [json.loads(text)["error"]["tokens"] for text in (before, after)]
-    assert tokens[1] == tokens[0] + 1
+    after = json.loads(result.read_text())
+    assert after["digest"] != before["digest"]
+    assert after["error"]["tokens"] == before["error"]["tokens"]
+    assert json.loads((changed / "out" / "report.json").read_text())["trials"][0]["online"] == after

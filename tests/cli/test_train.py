@@ -59,8 +59,11 @@ def test_ctrl_c_and_resume(tmp_path):
     ("arguments", "message"),
     [
         (("handwriting/brtc",), "there is no recipe handwriting/brtc; did you mean handwriting/brctc?"),
-        (("handwriting/brctc", "--set", "batch=1"), "batch: unknown key; did you mean batch_s?"),
-        (("handwriting/brctc", "--set", "batch_s"), "--set takes key=value, got 'batch_s'"),
+        (
+            ("handwriting/brctc", "--set", "batch.second=1"),
+            "batch.second: unknown key; did you mean batch.seconds?",
+        ),
+        (("handwriting/brctc", "--set", "batch.seconds"), "--set takes key=value, got 'batch.seconds'"),
         (("handwriting/brctc", "--set", "stages.first.trim={margin: -1}"), "stages.first.trim.margin"),
     ],
 )

@@ -45,6 +45,25 @@ def write_sentences(folder: Path, count: int = 20) -> Path:
     return folder
 
 
+def set_flac_total(path: Path, total: int) -> Path:
+    """Another number of samples (36 bits) in the STREAMINFO of a FLAC file; 0 is what a pipe leaves."""
+    content = bytearray(path.read_bytes())
+    assert content[:4] == b"fLaC"
+    packed = int.from_bytes(content[18:26], "big")  # rate, channels, bits and, last, the samples
+    content[18:26] = (packed >> 36 << 36 | total).to_bytes(8, "big")
+    path.write_bytes(content)
+    return path
+
+
+def set_wav_rate(path: Path, rate: int) -> Path:
+    """Another sample rate in the header of a WAV file, whose samples stay."""
+    content = bytearray(path.read_bytes())
+    place = content.index(b"fmt ") + 12
+    content[place : place + 4] = rate.to_bytes(4, "little")
+    path.write_bytes(content)
+    return path
+
+
 def cut_off(path: Path, share: float = 0.5) -> Path:
     """Leaves the first part of a file."""
     content = path.read_bytes()

@@ -2,9 +2,11 @@
 
 import pytest
 
-from brctc.data import extras
+from brctc.extras import check_extra
 
 
 def test_what_is_missing_is_named_with_its_extra():
-    with pytest.raises(ImportError, match=r"needs no_such_module: in its checkout, pip install '.\[asr\]'"):
-        extras.check(("torch", "no_such_module"))
+    with pytest.raises(ImportError, match=r"needs no_such_module here: in its checkout, pip .* '\.\[asr\]'"):
+        check_extra(("torch", "no_such_module"))
+    check_extra(("torch",))
+    check_extra()

@@ -1,28 +1,52 @@
-"""A manifest becomes a split; each kind of fault is found, in one go."""
+"""A source becomes a split; each kind of fault is found, in one go."""
 
 import dataclasses
+import os
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from brctc.data import (
+    ExampleError,
     FeatureConfig,
+    Loaded,
     PreparationError,
     Prepared,
+    Problem,
     Row,
+    RowSource,
+    Storage,
     TokenConfig,
     Tokenizer,
     WordTime,
     fbank,
     load_audio,
-    prepare_manifest,
+    prepare_split,
     read_manifest,
     write_manifest,
 )
-from brctc.data.prepare import subsampled
-from tests.data.sounds import RATE, cut_off, noise, write
+from brctc.data.checks import LengthCheck
+from brctc.data.prepare import LEAST_ITEMS
+from brctc.data.split import splits_in
+from brctc.data.subsampling import frames_to_enter, subsampled_frames, subsampled_lengths
+from tests.data.folders import contents, states
+from tests.data.sounds import RATE, cut_off, noise, set_flac_total, set_wav_rate, write
+from tests.data.splits import ArrayItem, ArraySource, write_split
+
+CONFIG = FeatureConfig()
+CHARACTERS = LengthCheck(TokenConfig(), 4)
+
+
+def storage(speeds=(1.0,), kind="features") -> Storage:
+    return Storage.of_audio(CONFIG, kind, speeds)
+
+
+def prepare(rows, out, split="train", speeds=(1.0,), check=CHARACTERS, **options):
+    return prepare_split(RowSource(rows), out, split, storage(speeds), check=check, **options)
 
 
 @pytest.fixture
@@ -46,48 +70,56 @@ def good(tmp_path):
 def test_features_are_those_of_the_audio(good, tmp_path):
     manifest = tmp_path / "train.tsv"
     write_manifest(manifest, good)
-    summary = prepare_manifest(manifest, tmp_path / "out", "train")
+    summary = prepare(manifest, tmp_path / "out")
     found = Prepared(tmp_path / "out", "train")
-    rows = {row.id: row for row in good}
-    assert {u.id for u in found.utterances} == set(rows)
-    for index, utterance in enumerate(found.utterances):
-        row = rows[utterance.id]
-        assert (utterance.text, utterance.speaker, utterance.word_times) == (
-            row.text,
-            row.speaker,
-            row.word_times,
-        )
-        assert utterance.duration_s == pytest.approx(row.duration)
-        expected = fbank(load_audio(row.path, RATE, row.start_sample or 0, row.num_samples), FeatureConfig())
+    assert [example.id for example in found.examples] == [row.id for row in good]
+    for index, (example, row) in enumerate(zip(found.examples, good, strict=True)):
+        assert example.texts == {"transcript": row.text}
+        assert (example.speaker, example.word_times) == (row.speaker, row.word_times)
+        assert example.duration_s == pytest.approx(row.duration)
+        expected = fbank(load_audio(row.path, RATE, row.start_sample or 0, row.num_samples), CONFIG)
+        assert example.num_frames == len(expected)
         np.testing.assert_allclose(found.features(index), expected, atol=0.01)
-    assert summary.utterances == 5
-    assert summary.duration_s == pytest.approx(3.1)
+        np.testing.assert_array_equal(found.features(index), expected.astype(np.float16))
+    assert summary.split == "train"
+    assert summary.examples == len(found) == 5
+    assert summary.duration_s == found.duration_s == pytest.approx(3.1)
+    assert summary.num_frames == sum(example.num_frames for example in found.examples)
     assert summary.words == 6
     assert summary.speakers == 2
     assert summary.resampled == (8000,)
     assert summary.skipped == ()
-    assert "train: 5 utterances" in str(summary)
-    assert "resampled from 8000 Hz" in str(summary)
+    assert found.longest == ("a", 1.0)
+    assert found.feature_config == CONFIG
 
 
 def test_speeds(good, tmp_path):
-    prepare_manifest(good[:1], tmp_path / "out", "train", speeds=(0.9, 1.0, 1.1))
-    slow, plain, fast = Prepared(tmp_path / "out", "train").utterances
+    prepare(good[:1], tmp_path / "out", speeds=(0.9, 1.0, 1.1))
+    slow, plain, fast = Prepared(tmp_path / "out", "train").examples
     assert [slow.id, plain.id, fast.id] == ["a_sp0.9", "a", "a_sp1.1"]
     assert [slow.num_frames, plain.num_frames, fast.num_frames] == [111, 100, 91]
     assert slow.word_times == (("two", 0.111111, 0.333333), ("words", 0.333333, 0.888889))
     assert plain.word_times == good[0].word_times
-    assert fast.text == "two words"
+    assert fast.texts == {"transcript": "two words"}
     assert fast.speaker == "s1"
 
 
+@pytest.mark.parametrize("speed", [0.4, 2.1, 0.905, 0.0, -1.0])
+def test_speeds_are_whole_hundredths(speed):
+    with pytest.raises(ValueError, match=re.escape(f"speeds has {speed:g}, expected 0.5 to 2")):
+        storage((1.0, speed))
+
+
 def test_progress_and_repeatability(good, tmp_path):
+    many = [dataclasses.replace(row, id=f"{row.id}{n}") for n in range(23) for row in good]
     seen = []
     for name in ("one", "two"):
-        prepare_manifest(good, tmp_path / name, "x", progress=lambda done, total: seen.append((done, total)))
-    assert seen == 2 * [(i, 5) for i in range(1, 6)]
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+        prepare(many, tmp_path / name, progress=lambda *now: seen.append(now))
+    assert LEAST_ITEMS == 50
+    assert seen == 2 * [(50, 115), (100, 115), (115, 115)]  # after every shard
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    cuts = next((tmp_path / "one").rglob("cuts.000000.jsonl.gz"))
+    assert cuts.read_bytes()[4:8] == bytes(4)  # gzip's clock
 
 
 @pytest.fixture
@@ -99,6 +131,9 @@ def planted(good, tmp_path):
     (audio / "empty.wav").touch()
     (audio / "text.wav").write_text("no audio")
     write(audio / "tiny.wav", noise(0.002, 7))
+    set_wav_rate(write(audio / "1Hz.wav", noise(1.0, 8)), 1)
+    set_wav_rate(write(audio / "2GHz.wav", noise(1.0, 8)), 2**31 - 1)
+    set_flac_total(write(audio / "total.flac", noise(1.0, 8)), 2**20)
     a = good[0]
     faults = {
         "missing": (Row("missing", "x", audio / "gone.wav", 1.0), "no such file"),
@@ -123,6 +158,9 @@ def planted(good, tmp_path):
             "have 'two' from 0.1 to 0.3 s: out of order",
         ),
         "tiny": (Row("tiny", "x", audio / "tiny.wav", 0.002), "too short for one frame"),
+        "slow": (Row("slow", "x", audio / "1Hz.wav", 16000.0), "a sample rate of 1 Hz"),
+        "fast": (Row("fast", "x", audio / "2GHz.wav", 0.001), "a sample rate of 2147483647 Hz"),
+        "total": (Row("total", "x", audio / "total.flac", 65.536), "truncated"),
         "b": (Row("b", "again", a.path, 1.0), "the id is used by an earlier row"),
     }
     path = tmp_path / "planted.tsv"
@@ -133,10 +171,11 @@ def planted(good, tmp_path):
     return path, expected
 
 
-def test_every_planted_fault_is_listed(planted, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_planted_fault_is_listed(planted, tmp_path, jobs):
     path, expected = planted
     with pytest.raises(PreparationError) as caught:
-        prepare_manifest(path, tmp_path / "out", "train")
+        prepare(path, tmp_path / "out", jobs=jobs)
     found = {problem.id: problem.what for problem in caught.value.problems}
     assert len(caught.value.problems) == len(expected)
     assert found.keys() == expected.keys()
@@ -144,55 +183,108 @@ def test_every_planted_fault_is_listed(planted, tmp_path):
         assert what in found[id]
         assert f"{id}: " in str(caught.value)
     assert f"planted.tsv: {len(expected)} problems" in str(caught.value)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert contents(tmp_path / "out") == {}
+    assert splits_in(tmp_path / "out") == []
+
+
+def test_what_was_there_stays_when_something_is_wrong(planted, good, tmp_path):
+    path, _ = planted
+    prepare(good, tmp_path / "out")
+    before = states(tmp_path / "out")
+    with pytest.raises(PreparationError):
+        prepare(path, tmp_path / "out")
+    assert states(tmp_path / "out") == before
+    assert len(Prepared(tmp_path / "out", "train").examples) == 5
 
 
 def test_bad_rows_are_left_out_only_on_request_and_never_silently(planted, good, tmp_path):
     path, expected = planted
-    summary = prepare_manifest(path, tmp_path / "out", "train", skip_bad=True)
+    summary = prepare(path, tmp_path / "out", skip_bad=True)
     assert {problem.id for problem in summary.skipped} == set(expected)
-    assert f"{len(expected)} left out:" in str(summary)
+    assert len(summary.skipped) == len(expected)
     found = Prepared(tmp_path / "out", "train")
-    assert {u.id for u in found.utterances} == {row.id for row in good}
-    kept = next(u for u in found.utterances if u.id == "b")
-    assert kept.text == "b"  # the first of two equal ids
+    assert [example.id for example in found.examples] == [row.id for row in good]
+    assert found.examples[2].texts == {"transcript": "b"}  # the first of two equal ids
+    again = prepare(path, tmp_path / "out", skip_bad=True)  # kept, and what was left out is told again
+    assert again == summary
+
+
+def test_a_file_of_unknown_length_is_as_good_as_any(good, tmp_path):
+    """What a pipe leaves in the header of a FLAC file stopped a whole corpus once."""
+    audio = tmp_path / "audio"
+    rows = [
+        *good,
+        Row("piped", "x", set_flac_total(write(audio / "0.flac", noise(0.5, 7)), 0), 0.5),
+        Row("absurd", "x", set_flac_total(write(audio / "1.flac", noise(0.5, 8)), 2**36 - 1), 0.5),
+        Row("part", "x", audio / "0.flac", 0.25, None, 4000, 4000),
+    ]
+    assert prepare(rows, tmp_path / "out").examples == 8
+    found = Prepared(tmp_path / "out", "train")
+    expected = fbank(load_audio(write(audio / "known.flac", noise(0.5, 7)), RATE), CONFIG)
+    np.testing.assert_array_equal(found.features(5), expected.astype(np.float16))
 
 
 def test_a_row_with_two_faults_is_told_both(tmp_path):
-    path = cut_off(write(tmp_path / "cut.wav", noise(1.0)))
+    row = Row("u", "", tmp_path / "gone.wav", 1.0)
     with pytest.raises(PreparationError) as caught:
-        prepare_manifest([Row("u", "", path, 1.0)], tmp_path / "out", "x")
+        prepare([row], tmp_path / "out")
+    assert [problem.id for problem in caught.value.problems] == ["u", "u"]
     first, second = (problem.what for problem in caught.value.problems)
     assert first == "the text is empty"
-    assert "truncated" in second
+    assert "no such file" in second
 
 
 def test_fit_depends_on_tokens_subsampling_and_speed(tmp_path):
     path, out = write(tmp_path / "a.wav", noise(1.0)), tmp_path / "out"
     just = [Row("just", "abcdefghij klmnopqrstuvw", path, 1.0)]  # 24 characters, 24 frames
-    prepare_manifest(just, out, "x")
+    prepare(just, out)
     with pytest.raises(PreparationError, match=re.escape("just_sp1.1: the transcript is too long")):
-        prepare_manifest(just, out, "x", speeds=(1.0, 1.1))
-    summary = prepare_manifest(just, out, "x", speeds=(1.0, 1.1), skip_bad=True)
-    assert summary.utterances == 1
+        prepare(just, out, speeds=(1.0, 1.1))
+    summary = prepare(just, out, speeds=(1.0, 1.1), skip_bad=True)
+    assert summary.examples == 1
     assert [problem.id for problem in summary.skipped] == ["just_sp1.1"]
+    assert [example.id for example in Prepared(out, "train").examples] == ["just"]
     more = [Row("more", "abcdefghij klmnopqrstuvwx", path, 1.0)]
     with pytest.raises(PreparationError, match="need 25 frames, the audio has 24 after 4x subsampling"):
-        prepare_manifest(more, out, "x")
-    prepare_manifest(more, out, "x", subsampling=2)
-    prepare_manifest(more, out, "x", tokens=TokenConfig(kind="word"))
-    prepare_manifest(
-        more, out, "x", tokens=Tokenizer.train([more[0].text] * 9, TokenConfig(kind="bpe", size=40))
-    )
+        prepare(more, out)
+    prepare(more, out, check=LengthCheck(TokenConfig(), 2))
+    prepare(more, out, "words", check=LengthCheck(TokenConfig(kind="word"), 4))
+    tokenizer = Tokenizer.train([more[0].text] * 9, TokenConfig(kind="bpe", size=40))
+    prepare(more, out, "bpe", check=LengthCheck(tokenizer, 4))
+    prepare(more, out, "attention", check=LengthCheck(TokenConfig(), 4, ctc=False))
+    letters = Tokenizer.train(["abcdefghijklmnopqrstuvwx "], TokenConfig(kind="bpe", size=28))
+    with pytest.raises(PreparationError, match=r"tokens \(bpe\) need 2\d frames, the audio has 24"):
+        prepare(more, out, "letters", check=LengthCheck(letters, 4))
+
+
+def test_copies_that_do_not_fit_are_left_out_alone(tmp_path):
+    """Of an utterance that fits at two speeds, these are kept, and counted."""
+    path = write(tmp_path / "a.wav", noise(1.0))
+    rows = [Row("just", "abcdefghij klmnopqrstuvw", path, 1.0), Row("short", "x", path, 1.0)]
+    summary = prepare(rows, tmp_path / "out", speeds=(0.9, 1.0, 1.1), skip_bad=True)
+    found = Prepared(tmp_path / "out", "train")
+    ids = ["just_sp0.9", "just", "short_sp0.9", "short", "short_sp1.1"]
+    assert [example.id for example in found.examples] == ids
+    assert len(found) == summary.examples == 5
+    assert summary.num_frames == sum(example.num_frames for example in found.examples)
+    assert [problem.id for problem in summary.skipped] == ["just_sp1.1"]
+    every = np.concatenate([found.features(i) for i in range(5)])
+    torch.testing.assert_close(found.statistics()[0], torch.from_numpy(every.mean(0)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4])
 def test_subsampling_is_the_encoders(factor):
-    from brctc.models import subsampled_lengths
+    from brctc.models.subsampling import Subsampling
 
-    frames = torch.arange(200)
-    expected = subsampled_lengths(frames, factor).clamp(min=0)
-    assert [subsampled(n, factor) for n in frames.tolist()] == expected.tolist()
+    layer = Subsampling(factor, 8, 2, 4)
+    for frames in range(7, 40):
+        given = subsampled_frames(frames, factor)
+        out, lengths = layer(torch.zeros(1, frames, 8), torch.tensor([frames]))
+        assert out.shape[1] == lengths.item() == given
+        assert subsampled_lengths(torch.tensor([frames]), factor).tolist() == [given]
+        least = frames_to_enter(torch.tensor([given]), factor).item()
+        assert subsampled_frames(least, factor) == given
+        assert subsampled_frames(least - 1, factor) == given - 1
 
 
 def test_nothing_to_prepare(tmp_path):
@@ -200,9 +292,10 @@ def test_nothing_to_prepare(tmp_path):
     write_manifest(path, [])
     assert read_manifest(path) == []
     with pytest.raises(ValueError, match=r"m\.tsv has no rows"):
-        prepare_manifest(path, tmp_path / "out", "x")
-    with pytest.raises(ValueError, match="would be empty"):
-        prepare_manifest([Row("u", "", tmp_path / "gone.wav", 1.0)], tmp_path / "out", "x", skip_bad=True)
+        prepare(path, tmp_path / "out")
+    with pytest.raises(PreparationError, match="u: the text is empty"):  # nothing would be left
+        prepare([Row("u", "", tmp_path / "gone.wav", 1.0)], tmp_path / "out", skip_bad=True)
+    assert splits_in(tmp_path / "out") == []
 
 
 def test_audio_too_short_for_the_encoder(good, tmp_path):
@@ -211,6 +304,314 @@ def test_audio_too_short_for_the_encoder(good, tmp_path):
     with pytest.raises(
         PreparationError, match=r"short: the audio is too short: 4x subsampling leaves nothing"
     ):
-        prepare_manifest(rows, tmp_path / "out", "train")
-    summary = prepare_manifest(rows, tmp_path / "out", "train", skip_bad=True)
-    assert summary.utterances == len(good)
+        prepare(rows, tmp_path / "out")
+    summary = prepare(rows, tmp_path / "out", skip_bad=True)
+    assert summary.examples == len(good)
+
+
+def test_ids_that_end_like_a_copy(good, tmp_path):
+    rows = [dataclasses.replace(good[0], id="a_sp0.9"), dataclasses.replace(good[0], id="b_sp1.2")]
+    prepare(rows, tmp_path / "plain")  # at one speed there are no copies
+    with pytest.raises(PreparationError, match=r"1 problem\s+a_sp0.9: the id ends like that of a copy"):
+        prepare(rows, tmp_path / "out", speeds=(0.9, 1.0, 1.1))
+
+
+def test_duplicates_in_different_shards(good, tmp_path):
+    many = [dataclasses.replace(good[2], id=f"u{n % 120}") for n in range(130)]
+    with pytest.raises(PreparationError) as caught:
+        prepare(many, tmp_path / "out", jobs=2)
+    assert caught.value.problems == [Problem(f"u{n}", "the id is used by an earlier row") for n in range(10)]
+
+
+def test_split_names(tmp_path):
+    source = ArraySource([ArrayItem("u", {"transcript": "t"}, np.zeros((3, 2)))])
+    for split in ("", "a/b", "../x", "a b", ".", "-"):
+        with pytest.raises(ValueError, match="expected a name of letters"):
+            prepare_split(source, tmp_path, split, Storage("features", None, 2, 0.01))
+        with pytest.raises(ValueError, match="expected a name of letters"):
+            Prepared(tmp_path, split)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_no_processes(good, tmp_path, jobs):
+    with pytest.raises(ValueError, match=f"jobs is {jobs}, expected at least 1"):
+        prepare(good, tmp_path, jobs=jobs)
+
+
+def test_features_that_cannot_be_stored(tmp_path):
+    wrong = {
+        "wide": np.zeros((3, 3)),
+        "flat": np.zeros(3),
+        "none": np.zeros((0, 2)),
+        "nan": np.full((3, 2), np.nan),
+        "infinite": np.full((3, 2), np.inf),
+        "large": np.full((3, 2), 1e6),
+    }
+    items = [ArrayItem("good", {"transcript": "t"}, np.zeros((3, 2)))]
+    items += [ArrayItem(id, {"transcript": "t"}, features) for id, features in wrong.items()]
+    shape = Storage("features", None, 2, 0.01)
+    with pytest.raises(PreparationError) as caught:
+        prepare_split(ArraySource(items), tmp_path, "x", shape)
+    found = dict(caught.value.problems)
+    assert found.keys() == wrong.keys()
+    assert found["wide"] == "features of shape (3, 3), expected (T, 2)"
+    assert found["flat"] == "features of shape (3,), expected (T, 2)"
+    assert "too short for one frame" in found["none"]
+    for id in ("nan", "infinite", "large"):
+        assert "not finite or beyond float16's range" in found[id]
+    summary = prepare_split(ArraySource(items), tmp_path, "x", shape, skip_bad=True)
+    assert summary.examples == len(Prepared(tmp_path, "x").examples) == 1
+
+
+class Unlucky(ArraySource):
+    """Its items do to a library what damaged files do."""
+
+    def load(self, item: ArrayItem) -> Loaded:
+        errors = {
+            "memory": MemoryError(),
+            "recursion": RecursionError("too deep"),
+            "key": KeyError("x"),
+            "mute": ValueError(),
+            "two": ExampleError("first", "second"),
+        }
+        if item.id in errors:
+            raise errors[item.id]
+        return super().load(item)
+
+
+def test_whatever_a_file_does_it_costs_one_example(tmp_path):
+    ids = ["a", "memory", "recursion", "key", "mute", "two", "b"]
+    source = Unlucky([ArrayItem(id, {"transcript": "t"}, np.zeros((3, 2))) for id in ids])
+    shape = Storage("features", None, 2, 0.01)
+    expected = [
+        ("memory", "MemoryError: "),
+        ("recursion", "RecursionError: too deep"),
+        ("key", "KeyError: 'x'"),
+        ("mute", "ValueError: "),
+        ("two", "first"),
+        ("two", "second"),
+    ]
+    with pytest.raises(PreparationError) as caught:
+        prepare_split(source, tmp_path, "x", shape)
+    assert caught.value.problems == expected
+    summary = prepare_split(source, tmp_path, "x", shape, skip_bad=True)
+    assert list(summary.skipped) == expected
+    assert [example.id for example in Prepared(tmp_path, "x").examples] == ["a", "b"]
+
+
+def test_speech_and_texts_are_not_mixed_up(good, tmp_path):
+    texts = [Row("t", "guten Tag", translation="good day")]
+    with pytest.raises(PreparationError, match=r"t: there is no audio, only text"):
+        prepare([good[0], *texts], tmp_path / "out")
+    with pytest.raises(PreparationError, match=r"a: there is no text with its translation, but transcript"):
+        prepare_split(RowSource([*texts, good[0]]), tmp_path / "out", "x", Storage("text"))
+
+
+def test_what_is_up_to_date_is_kept(good, tmp_path):
+    manifest = tmp_path / "train.tsv"
+    many = [dataclasses.replace(row, id=f"{row.id}{n}") for n in range(23) for row in good]
+    write_manifest(manifest, many)
+    first = prepare(manifest, tmp_path / "out")
+    before = states(tmp_path / "out")
+    seen = []
+    assert prepare(manifest, tmp_path / "out", progress=lambda *now: seen.append(now)) == first
+    assert states(tmp_path / "out") == before
+    assert seen == []
+    lines = manifest.read_text().splitlines()
+    commented = [f"{line}\t{'comment' if n == 0 else n}" for n, line in enumerate(lines)]
+    manifest.write_text("\n".join(commented) + "\n")  # a column that means nothing
+    prepare(manifest, tmp_path / "out")
+    assert states(tmp_path / "out") == before
+
+
+def test_the_same_files_by_another_path_are_kept(good, tmp_path, monkeypatch):
+    """The command may run in another folder tomorrow."""
+    write_manifest(tmp_path / "train.tsv", good)
+    prepare(tmp_path / "train.tsv", tmp_path / "out")
+    before = states(tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    prepare("train.tsv", "out")
+    assert states(tmp_path / "out") == before
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    prepare("../train.tsv", "../out")
+    assert states(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("change", ["mtime", "content", "size", "text", "speeds", "features", "lost", "cut"])
+def test_what_has_changed_is_prepared_again(good, tmp_path, change):
+    manifest, out = tmp_path / "train.tsv", tmp_path / "out"
+    write_manifest(manifest, good)
+    prepare(manifest, out)
+    old, before = Prepared(out, "train"), contents(out)
+    speeds, config, audio = (1.0,), CONFIG, tmp_path / "audio" / "a.wav"
+    if change == "mtime":
+        os.utime(audio, ns=(0, 10**18))
+    elif change == "content":
+        size = audio.stat().st_size
+        assert write(audio, noise(1.0, 99)).stat().st_size == size
+    elif change == "size":
+        write(audio, noise(0.95, 11))
+    elif change == "text":
+        manifest.write_text(manifest.read_text().replace("\tlate\t", "\tLATE\t"))
+    elif change == "speeds":
+        speeds = (1.0, 1.1)
+    elif change == "features":
+        config = FeatureConfig(num_bins=40)
+    elif change == "lost":
+        next(out.rglob("*.tar")).unlink()
+    elif change == "cut":
+        cut_off(next(out.rglob("*.jsonl.gz")))
+    prepare_split(RowSource(manifest), out, "train", Storage.of_audio(config, "features", speeds))
+    new = Prepared(out, "train")
+    new.verify()
+    assert len(list(out.glob("train-*"))) == 1  # the old shards are gone
+    assert len(new.examples) == 5 * len(speeds)
+    if change in ("mtime", "lost", "cut"):
+        assert old.digest() == new.digest()
+    else:
+        assert old.digest() != new.digest()
+    assert (old.key == new.key) == (change in ("lost", "cut"))
+    if change in ("lost", "cut"):
+        assert contents(out) == before
+    if change == "size":
+        assert new.examples[0].num_frames == 95
+    prepared_at = states(out)
+    prepare_split(RowSource(manifest), out, "train", Storage.of_audio(config, "features", speeds))
+    assert states(out) == prepared_at
+
+
+def test_changed_audio_that_is_wrong_leaves_the_old_split(good, tmp_path):
+    """Also where shards before the wrong one have changed and could be made."""
+    audio = [write(tmp_path / "audio" / f"{n}.wav", noise(0.2, n)) for n in range(120)]
+    rows = [Row(f"u{n}", "x", path, 0.2) for n, path in enumerate(audio)]
+    prepare(rows, tmp_path / "out")
+    before = states(tmp_path / "out")
+    write(audio[3], noise(0.21, 500))
+    audio[110].write_bytes(b"")
+    with pytest.raises(PreparationError, match=r"1 problem\s+u110: .*the file is empty"):
+        prepare(rows, tmp_path / "out")
+    old = Prepared(tmp_path / "out", "train")
+    old.verify()
+    assert {path: state for path, state in states(tmp_path / "out").items() if path in before} == before
+    write(audio[110], noise(0.2, 501))
+    prepare(rows, tmp_path / "out")
+    new = Prepared(tmp_path / "out", "train")
+    assert new.examples[3].num_frames == 21
+    np.testing.assert_array_equal(
+        new.features(110), fbank(load_audio(audio[110], RATE), CONFIG).astype(np.float16)
+    )
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{", "null", '{"format": 2}', '{"format": 2, "key": 5}'])
+def test_a_damaged_description_is_written_anew(good, tmp_path, damage):
+    prepare(good, tmp_path)
+    before = contents(tmp_path)
+    (tmp_path / "train.json").write_text(damage)
+    prepare(good, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_every_damaged_key_is_written_anew(good, tmp_path):
+    import json
+
+    prepare(good, tmp_path)
+    before = contents(tmp_path)
+    description = json.loads((tmp_path / "train.json").read_text())
+    for key in description:
+        (tmp_path / "train.json").write_text(json.dumps({k: v for k, v in description.items() if k != key}))
+        prepare(good, tmp_path)
+        assert contents(tmp_path) == before, key
+
+
+def test_splits_side_by_side(tmp_path):
+    """Names that begin alike have nothing to do with one another."""
+    for split in ("train", "train-other", "train-other-500"):
+        write_split(tmp_path, split, {split: ("t", np.zeros((3, 2)), None)})
+    for n, split in enumerate(("train", "train-other")):
+        write_split(tmp_path, split, {f"{split}{n}": ("t", np.zeros((3, 2)), None)})
+    assert splits_in(tmp_path) == ["train", "train-other", "train-other-500"]
+    found = [Prepared(tmp_path, split).examples[0].id for split in splits_in(tmp_path)]
+    assert found == ["train0", "train-other1", "train-other-500"]
+
+
+def test_another_origin_is_noted_without_preparing(good, tmp_path):
+    prepare(good, tmp_path, origin={"corpus": 1})
+    shards = {path: state for path, state in states(tmp_path).items() if path.startswith("train-")}
+    prepare(good, tmp_path, origin={"corpus": 2})
+    assert Prepared(tmp_path, "train").origin == {"corpus": 2}
+    prepare(good, tmp_path)  # who says nothing changes nothing
+    assert Prepared(tmp_path, "train").origin == {"corpus": 2}
+    assert shards == {path: state for path, state in states(tmp_path).items() if path.startswith("train-")}
+
+
+def test_what_a_kill_has_left_goes_with_the_next_preparation(good, tmp_path):
+    prepare(good, tmp_path)
+    shutil.copytree(next(tmp_path.glob("train-*")), tmp_path / "train-0123456789ab")
+    (tmp_path / ".train-0123456789ab").mkdir()
+    (next(tmp_path.glob("train-*")) / ".tmp-1-cuts").touch()
+    prepare(good, tmp_path, speeds=(1.0, 1.1))
+    assert len(list(tmp_path.glob("train-*"))) == 1
+    assert {path.name for path in tmp_path.rglob(".*")} == {".lock"}
+
+
+def test_a_translation_is_a_second_text(tmp_path):
+    path = write(tmp_path / "a.wav", noise(0.5))
+    rows = [Row("u", "guten Tag", path, 0.5, translation="good day")]
+    prepare(rows, tmp_path / "out")
+    (example,) = Prepared(tmp_path / "out", "train").examples
+    assert example.texts == {"transcript": "guten Tag", "translation": "good day"}
+    for wrong, what in (("", "the translation is empty"), ("a\x07", "the translation has characters")):
+        with pytest.raises(PreparationError, match=f"u: {what}"):
+            prepare([dataclasses.replace(rows[0], translation=wrong)], tmp_path / "out")
+    long = dataclasses.replace(rows[0], translation="abcdefghijklmnopqrstuvwxyz12")
+    check = LengthCheck(TokenConfig(), 4, text="translation")
+    with pytest.raises(PreparationError, match=r"u: the translation is too long: its 28 tokens"):
+        prepare([long], tmp_path / "out", check=check)
+
+
+def test_text_pairs(tmp_path):
+    lines = [f"t{n}\tein Satz {n}\ta sentence {n}" for n in range(120)]
+    manifest = tmp_path / "train.tsv"
+    manifest.write_text("\n".join(["id\ttext\ttranslation", *lines]) + "\n")
+    summary = prepare_split(RowSource(manifest), tmp_path / "out", "train", Storage("text"))
+    assert (summary.examples, summary.num_frames, summary.duration_s, summary.words) == (120, 0, 0.0, 360)
+    found = Prepared(tmp_path / "out", "train")
+    assert len(found.shards) == 3
+    assert found.examples[7].texts == {"source": "ein Satz 7", "translation": "a sentence 7"}
+    assert found.feature_config is None
+    assert found.feature_dim == 0
+    with pytest.raises(ValueError, match="no features"):
+        found.statistics()
+    with pytest.raises(ValueError, match="no features"):
+        found.features(0)
+    manifest.write_text("\n".join(["id\ttext\ttranslation", *lines, "empty\tx\t"]) + "\n")
+    with pytest.raises(PreparationError, match="empty: the translation is empty"):
+        prepare_split(RowSource(manifest), tmp_path / "out", "train", Storage("text"))
+
+
+def test_the_folder_is_made_and_its_path_may_be_text(good, tmp_path):
+    prepare(good, str(tmp_path / "a" / "b"))
+    assert len(Prepared(str(tmp_path / "a" / "b"), "train")) == 5
+
+
+@pytest.mark.slow
+def test_scripts_without_a_main_are_told(tmp_path):
+    """Several jobs import the script again: its work would begin anew in every process."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "import numpy as np\n"
+        "from brctc.data import Storage, prepare_split\n"
+        "from tests.data.splits import ArrayItem, ArraySource\n"
+        "items = [ArrayItem(f'u{n}', {'transcript': 't'}, np.zeros((3, 2))) for n in range(60)]\n"
+        "storage = Storage('features', None, 2, 0.01)\n"
+        f"prepare_split(ArraySource(items), {str(tmp_path / 'out')!r}, 'x', storage, jobs=2)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert '`if __name__ == "__main__":`' in done.stderr

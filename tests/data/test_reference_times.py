@@ -133,9 +133,16 @@ def test_times_of_another_text_are_not_compared(rows, monkeypatch):
 
 
 def test_the_extra_is_asked_for(rows, monkeypatch):
-    monkeypatch.setattr("brctc.data.extras.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs pocketsphinx: in its checkout, pip install '.\[align\]'"):
+    monkeypatch.setattr("brctc.extras.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs pocketsphinx here: .*, pip install '.\[align\]'"):
         find_reference_times(rows)
+
+
+def test_texts_without_audio_are_named(rows, monkeypatch):
+    monkeypatch.setattr(reference_times, "Aligner", Halves)
+    found = find_reference_times([rows[0], Row("text", "a b", translation="c d")])
+    assert [str(failure) for failure in found.failures] == ["text: text: there is no audio, only text"]
+    assert found.rows[0].word_times == EVEN
 
 
 @needs("grid_s1")

@@ -1,6 +1,8 @@
 """Characters, words and BPE pieces, there and back."""
 
 import json
+import pickle
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -81,9 +83,10 @@ def test_impossible_configurations():
         TokenConfig(kind="char", size=100)
     with pytest.raises(ValueError, match=r"20 texts do not make .* of 4000: .*Vocabulary size too high"):
         Tokenizer.train(TEXTS, TokenConfig(kind="bpe", size=4000))
-    for texts in ([], ["", " "]):
-        with pytest.raises(ValueError, match="no text"):
-            Tokenizer.train(texts, TokenConfig())
+    for config in CONFIGS:
+        for texts in ([], ["", " "], iter([])):
+            with pytest.raises(ValueError, match="there is no text to make a vocabulary of"):
+                Tokenizer.train(texts, config)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +105,47 @@ def test_impossible_configurations():
 def test_anything_else_is_refused(saved):
     with pytest.raises(ValueError, match="tokenizer"):
         Tokenizer.from_dict(saved)
+
+
+def test_processes_get_the_same_tokenizer(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.to_dict() == tokenizer.to_dict()
+    for text in (*TEXTS, "unseen words 漢"):
+        assert again.encode(text) == tokenizer.encode(text)
+        assert again.decode(again.encode(text)) == tokenizer.decode(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+def test_texts_are_read_once(config):
+    """They may come from a corpus that does not fit into memory."""
+    read = []
+
+    def texts():
+        for text in TEXTS:
+            read.append(text)
+            yield text
+
+    assert Tokenizer.train(texts(), config).to_dict() == Tokenizer.train(TEXTS, config).to_dict()
+    assert read == TEXTS
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_texts_are_not_kept(kind):
+    tracemalloc.start()
+    Tokenizer.train((f"{n % 100} " * 200 for n in range(5000)), TokenConfig(kind=kind))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000  # of 2.9 million characters
+
+
+@pytest.mark.parametrize("first", [[], ["one text"]])
+def test_an_error_of_the_texts_is_told(tokenizer, first):
+    """And not that there are none."""
+    config = next(config for config in CONFIGS if config.kind == tokenizer.kind)
+
+    def texts():
+        yield from first
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        Tokenizer.train(texts(), config)

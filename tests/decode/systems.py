@@ -2,13 +2,21 @@
 
 import torch
 
-from brctc.models import AttentionConfig, Encoded, EncoderConfig, System, SystemConfig, TransducerConfig
+from brctc.data import Padded
+from brctc.models import AttentionConfig, ConformerConfig, Encoded, System, SystemConfig, TransducerConfig
+
+TEXT = "transcript"
 
 
 def random_system(classes=4, *, attention=False, transducer=False, seed=0, sharpness=6.0, blank_bias=0.0):
     torch.manual_seed(seed)
+    decoders = {}
+    if attention:
+        decoders["attention"] = AttentionConfig(layers=2, dim=16, heads=2, feed_forward_dim=32)
+    if transducer:
+        decoders["transducer"] = TransducerConfig(prediction_dim=12, prediction_layers=2, joint_dim=16)
     config = SystemConfig(
-        encoder=EncoderConfig(
+        encoder=ConformerConfig(
             subsampling=1,
             dim=16,
             heads=2,
@@ -17,22 +25,15 @@ def random_system(classes=4, *, attention=False, transducer=False, seed=0, sharp
             second_layers=1,
             kernel_size=3,
         ),
-        attention=AttentionConfig(layers=2, dim=16, heads=2, feed_forward_dim=32) if attention else None,
-        transducer=TransducerConfig(prediction_dim=12, prediction_layers=2, joint_dim=16)
-        if transducer
-        else None,
+        decoders=decoders,
         normalisation="none",
     )
-    system = System(config, feature_dim=8, vocab_size=classes)
+    system = System(config, 8, {TEXT: classes})
     with torch.no_grad():
-        outputs = [system.encoder.ctc]
-        if system.attention is not None:
-            outputs.append(system.attention.out)
-        if system.transducer is not None:
-            outputs.append(system.transducer.out)
-            system.transducer.out.bias[0] += blank_bias / sharpness
-            system.transducer.embedding.weight.mul_(4)
-        for layer in outputs:
+        if transducer:
+            system.decoders["transducer"].out.bias[0] += blank_bias / sharpness
+            system.decoders["transducer"].embedding.weight.mul_(4)
+        for layer in (system.heads[TEXT], *(decoder.out for decoder in system.decoders.values())):
             layer.weight.mul_(sharpness)
             layer.bias.mul_(sharpness)
     return system.eval()
@@ -42,17 +43,12 @@ def random_system(classes=4, *, attention=False, transducer=False, seed=0, sharp
 def random_encoded(system, lengths, seed=0) -> Encoded:
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(len(lengths), max(lengths), 8, generator=generator)
-    return system.encode(features, torch.tensor(lengths))
+    encoded = system.encode(Padded(features, torch.tensor(lengths)))
+    encoded.logits()  # computed here, without gradients
+    return encoded
 
 
-def utterance(encoded, n) -> Encoded:
+def utterance(sequences: Padded, n) -> Padded:
     """One utterance of a batch, without padding."""
-    length = int(encoded.lengths[n])
-    inter = int(encoded.inter_lengths[n])
-    return Encoded(
-        encoded.hidden[n : n + 1, :length],
-        encoded.lengths[n : n + 1],
-        encoded.logits[n : n + 1, :length],
-        encoded.inter_logits[n : n + 1, :inter],
-        encoded.inter_lengths[n : n + 1],
-    )
+    length = int(sequences.lengths[n])
+    return Padded(sequences.values[n : n + 1, :length], sequences.lengths[n : n + 1])

@@ -6,19 +6,29 @@ import soundfile
 import torch
 import torch.nn.functional as F
 
-from brctc.data import FeatureConfig, Row, TokenConfig, Tokenizer, fbank, load_audio
-from brctc.decode import Recognizer, attention_beam, write_ctm
+from brctc.data import FeatureConfig, Row, TokenConfig, Tokenizer, fbank, load_audio, pad
+from brctc.decode import (
+    Recognizer,
+    attention_beam,
+    ctc_greedy,
+    transducer_beam,
+    transducer_frames,
+    transducer_greedy,
+    write_ctm,
+)
 from brctc.evaluate import measure_rtf
 from brctc.models import (
     AttentionConfig,
-    EncoderConfig,
+    ConformerConfig,
+    HeadConfig,
+    Model,
     System,
     SystemConfig,
     TransducerConfig,
     TrimConfig,
     save_model,
 )
-from tests.decode.systems import utterance
+from tests.decode.systems import TEXT, utterance
 
 RATE = 16000
 FEATURES = FeatureConfig()
@@ -50,34 +60,41 @@ def spoken_frames(text):
     return [1 + 2 * k for k in range(len(text))]
 
 
+SMALL = {"dim": 24, "heads": 2, "feed_forward_dim": 48, "dropout": 0.0}
+ATTENTION = AttentionConfig(layers=1, **SMALL)
+TRANSDUCER = TransducerConfig(prediction_dim=24, joint_dim=24, dropout=0.0)
+
+
+def make_config(**decoders):
+    encoder = ConformerConfig(first_layers=1, second_layers=1, kernel_size=5, subsampling_channels=8, **SMALL)
+    return SystemConfig(encoder=encoder, decoders=decoders, normalisation="utterance")
+
+
 def make_system(classes, attention=True, transducer=True):
     torch.manual_seed(3)
-    small = {"dim": 24, "heads": 2, "feed_forward_dim": 48, "dropout": 0.0}
-    encoder = EncoderConfig(first_layers=1, second_layers=1, kernel_size=5, subsampling_channels=8, **small)
-    parts = SystemConfig(
-        encoder=encoder,
-        attention=AttentionConfig(layers=1, **small) if attention else None,
-        transducer=TransducerConfig(prediction_dim=24, joint_dim=24, dropout=0.0) if transducer else None,
-        normalisation="utterance",
-    )
-    return System(parts, 80, classes)
+    decoders = {"attention": ATTENTION} if attention else {}
+    decoders |= {"transducer": TRANSDUCER} if transducer else {}
+    return System(make_config(**decoders), 80, {TEXT: classes})
 
 
-def loss_of_known_alignment(system, encoded, tokens, frames):
+def loss_of_known_alignment(system, encoded, n, tokens, frames):
     """Cross-entropy of everything the model should say of an utterance, frame by frame."""
-    path = torch.zeros(encoded.logits.shape[1], dtype=torch.long)
+    memory = utterance(encoded.final, n)
+    path = torch.zeros(int(memory.lengths), dtype=torch.long)
     path[frames] = torch.tensor(tokens)
     targets = torch.tensor([tokens])
-    losses = [F.cross_entropy(logits[0], path, reduction="sum") for logits in encoded[2:4]]
-    spoken = system.attention(encoded.hidden, encoded.lengths, targets)[0]
-    wanted = torch.tensor([*tokens, system.attention.end])
+    outputs = [utterance(encoded.logits(tap), n).values[0] for tap in ("middle", "final")]
+    losses = [F.cross_entropy(logits, path, reduction="sum") for logits in outputs]
+    attention, transducer = system.decoders["attention"], system.decoders["transducer"]
+    spoken = attention(*memory, targets)[0]
+    wanted = torch.tensor([*tokens, attention.end])
     losses.append(F.cross_entropy(spoken, wanted, reduction="sum"))
     said = [sum(frame < t for frame in frames) for t in range(len(path))]  # tokens before frame t
     places = [(t, said[t], 0) for t in range(len(path)) if t not in frames]
     places += [(t, k, token) for k, (t, token) in enumerate(zip(frames, tokens, strict=True))]
     places += [(t, k + 1, 0) for k, t in enumerate(frames)]
     t, u, wanted = torch.tensor(places).T
-    joint = system.transducer.joint(encoded.hidden[0, t], system.transducer.predictions(targets)[0, u])
+    joint = transducer.joint(memory.values[0, t], transducer.predictions(targets)[0, u])
     losses.append(3 * F.nll_loss(joint, wanted, reduction="sum"))  # it is the slowest to learn
     return torch.stack(losses).sum()
 
@@ -87,15 +104,11 @@ def system(tokenizer, files):
     """A system that has learnt three utterances by heart, and where their characters are."""
     system = make_system(tokenizer.size)
     optimiser = torch.optim.Adam(system.parameters(), lr=1e-2)
-    features = [features_of(path) for path in files]
-    lengths = torch.tensor([len(frames) for frames in features])
-    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+    source = pad([features_of(path) for path in files])
     for _ in range(300):
-        encoded = system.encode(padded, lengths)
+        encoded = system.encode(source)
         losses = [
-            loss_of_known_alignment(
-                system, utterance(encoded, n), tokenizer.encode(text), spoken_frames(text)
-            )
+            loss_of_known_alignment(system, encoded, n, tokenizer.encode(text), spoken_frames(text))
             for n, text in enumerate(TEXTS.values())
         ]
         loss = torch.stack(losses).mean()
@@ -114,7 +127,7 @@ def paired(files):
 @pytest.fixture(scope="module")
 def recognizer(tmp_path_factory, system, tokenizer):
     folder = tmp_path_factory.mktemp("model")
-    save_model(folder, system, tokenizer, FEATURES, None, {"risk": None})
+    save_model(folder, system, {TEXT: tokenizer}, FEATURES, None, {"spikes_moved": False})
     return Recognizer.from_directory(folder)
 
 
@@ -136,10 +149,11 @@ def test_every_search_finds_what_was_learnt(recognizer, files, method):
 
 def test_options_reach_the_search(recognizer, files):
     """A reward that pays for any token, and a search that is told to forget the CTC."""
-    features = features_of(files[0])[None]
+    system = recognizer.model.system
     with torch.no_grad():
-        encoded = recognizer.model.system.encode(features, torch.tensor([features.shape[1]]))
-    expected = attention_beam(recognizer.model.system, encoded, 3, 0.1, 4.0)[0][0]
+        encoded = system.encode(pad([features_of(files[0])]))
+        ctc = encoded.logits()
+    expected = attention_beam(system.decoders["attention"], encoded.final, ctc, 3, 0.1, 4.0)[0][0]
     (found,) = recognizer.recognize(files[:1], "attention", beam=3, ctc_weight=0.1, length_reward=4.0)
     assert found.tokens == expected.tokens
     assert found.score == pytest.approx(expected.score, abs=1e-3)
@@ -150,12 +164,71 @@ def test_auto_takes_the_decoder_that_there_is(tmp_path, tokenizer, files):
     cases = (True, False, "attention"), (False, True, "transducer"), (False, False, "ctc")
     for n, (attention, transducer, method) in enumerate(cases):
         folder = tmp_path / str(n)
-        save_model(folder, make_system(tokenizer.size, attention, transducer), tokenizer, FEATURES)
+        save_model(folder, make_system(tokenizer.size, attention, transducer), {TEXT: tokenizer}, FEATURES)
         recognizer = Recognizer.from_directory(folder)
         auto, named = (recognizer.recognize(files[1:2], m)[0] for m in ("auto", method))
         assert (auto.tokens, auto.score) == (named.tokens, named.score)
     with pytest.raises(ValueError, match='method is "attention", but the model has no such decoder'):
         recognizer.recognize(files, "attention")
+
+
+def recognized(config, sizes, tokenizer, files, method, **options):
+    """The result for the first file, the encoded file, and the system, which is random."""
+    torch.manual_seed(5)
+    system = System(config, 80, sizes).eval()
+    recognizer = Recognizer(Model(system, dict.fromkeys(sizes, tokenizer), FEATURES, None, {}))
+    (found,) = recognizer.recognize(files[:1], method, **options)
+    with torch.no_grad():
+        encoded = system.encode(pad([features_of(files[0])]))
+        encoded.logits(text=config.output)
+    return found, encoded, system
+
+
+def test_a_decoder_hears_the_tap_that_it_was_trained_on(tokenizer, files):
+    config = make_config(
+        attention=ATTENTION.model_copy(update={"on": "middle"}),
+        transducer=TRANSDUCER.model_copy(update={"on": "middle"}),
+    )
+    sizes = {TEXT: tokenizer.size}
+    found, encoded, system = recognized(config, sizes, tokenizer, files, "attention", ctc_weight=0.0, beam=3)
+    scores = {
+        tap: attention_beam(system.decoders["attention"], memory, None, 3, 0.0)[0][0].score
+        for tap, memory in encoded.taps.items()
+    }
+    assert found.score == pytest.approx(scores["middle"])
+    assert found.score != pytest.approx(scores["final"])
+    for method, search in (("transducer", transducer_beam), ("transducer-greedy", transducer_greedy)):
+        found, encoded, system = recognized(config, sizes, tokenizer, files, method)
+        model = system.decoders["transducer"]
+        scores = {}
+        for tap in ("middle", "final"):
+            (best,) = search(model, encoded.taps[tap])
+            scores[tap] = (best[0] if method == "transducer" else best).score
+        assert found.score == pytest.approx(scores["middle"])
+        assert found.score != pytest.approx(scores["final"])
+        if method == "transducer":
+            (frames,) = transducer_frames(model, encoded.taps["middle"], [found.tokens])
+            assert found.frames == frames
+
+
+@pytest.mark.parametrize("output", [TEXT, "translation"])
+def test_of_several_texts_the_output_is_said(tokenizer, files, output):
+    """By its own head and decoder, whichever was defined first."""
+    texts = {"translation": ATTENTION.model_copy(update={"text": "translation"}), TEXT: ATTENTION}
+    config = make_config(**texts).model_copy(
+        update={"output": output, "heads": {TEXT: HeadConfig(), "translation": HeadConfig()}}
+    )
+    sizes = {TEXT: tokenizer.size, "translation": tokenizer.size}
+    found, encoded, system = recognized(config, sizes, tokenizer, files, "auto", beam=3)
+    scores = {}
+    for text in texts:
+        with torch.no_grad():
+            ctc = encoded.logits(text=text)
+        scores[text] = attention_beam(system.decoders[text], encoded.final, ctc, 3, 0.5)[0][0].score
+    assert found.score == pytest.approx(scores.pop(output), abs=1e-3)
+    assert found.score != pytest.approx(*scores.values(), abs=1e-3)
+    found, encoded, _ = recognized(config, sizes, tokenizer, files, "ctc")
+    assert found.tokens == ctc_greedy(*encoded.logits(text=output))[0].tokens
 
 
 @pytest.mark.parametrize("method", ["ctc", "attention", "transducer"])
@@ -185,11 +258,10 @@ def test_a_row_may_be_a_part_of_a_file(recognizer, files, tmp_path):
     assert (found.id, found.text, found.duration_s) == ("part", "two", 0.5)
 
 
-@pytest.mark.parametrize("risk", ["EarlyFinish", {"kind": "early-finish", "factor": 10.0}])
-def test_trimmed_model_says_how_much_it_kept_and_that_it_has_no_times(
-    tmp_path, system, tokenizer, files, risk
-):
-    save_model(tmp_path, system, tokenizer, FEATURES, TrimConfig(threshold=0.5, margin=2), {"risk": risk})
+def test_trimmed_model_says_how_much_it_kept_and_that_it_has_no_times(tmp_path, system, tokenizer, files):
+    description = {"spikes_moved": True}
+    trim = TrimConfig(threshold=0.5, margin=2)
+    save_model(tmp_path, system, {TEXT: tokenizer}, FEATURES, trim, description)
     results = Recognizer.from_directory(tmp_path).recognize(files, "ctc")
     for result, (path, text) in zip(results, paired(files), strict=True):
         frames = (len(features_of(path)) - 7) // 4 + 1
@@ -199,9 +271,20 @@ def test_trimmed_model_says_how_much_it_kept_and_that_it_has_no_times(
         write_ctm(tmp_path / "out.ctm", results)
 
 
+@pytest.mark.parametrize("description", [{}, {"spikes_moved": False}])
+def test_trimming_alone_moves_no_spikes(tmp_path, system, tokenizer, files, description):
+    trim = TrimConfig(threshold=0.5, margin=2)
+    save_model(tmp_path, system, {TEXT: tokenizer}, FEATURES, trim, description)
+    results = Recognizer.from_directory(tmp_path).recognize(files, "ctc")
+    for result, (_, text) in zip(results, paired(files), strict=True):
+        assert result.factor < 1
+        assert result.frames == spoken_frames(text)
+        assert [time.word for time in result.word_times] == text.split()
+
+
 def test_features_without_a_clock(tmp_path, system, tokenizer, files):
     """A model that reads handwriting: frames yes, seconds no."""
-    save_model(tmp_path, system, tokenizer)
+    save_model(tmp_path, system, {TEXT: tokenizer})
     recognizer = Recognizer.from_directory(tmp_path)
     (found,) = recognizer.recognize([("line", features_of(files[1]))], "ctc")
     assert (found.text, found.frames) == ("two", spoken_frames("two"))
@@ -242,6 +325,7 @@ def test_bad_sources_are_named(recognizer, files, tmp_path):
         (tmp_path / "nothing.wav", r"nothing\.wav: 20 samples make no frame"),
         (("x", np.zeros((50, 40))), r"x: features of shape \(50, 40\), expected \(T, 80\)"),
         (("x", np.full((50, 80), np.nan)), "x: a feature of frame 0 is not finite"),
+        (Row("said", "text alone", None, None), "said: there is no audio, only text"),
     ]
     for source, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -260,9 +344,9 @@ def test_bad_sources_are_named(recognizer, files, tmp_path):
 def test_a_model_that_diverged(tmp_path, tokenizer):
     system = make_system(tokenizer.size)
     with torch.no_grad():
-        system.encoder.ctc.bias[2] = torch.nan
-    save_model(tmp_path, system, tokenizer, FEATURES)
-    with pytest.raises(ValueError, match=r"the model's encoder\.ctc\.bias is not finite"):
+        system.heads[TEXT].bias[2] = torch.nan
+    save_model(tmp_path, system, {TEXT: tokenizer}, FEATURES)
+    with pytest.raises(ValueError, match=r"non-finite weights \(heads\.transcript\.bias\).* diverged"):
         Recognizer.from_directory(tmp_path)
 
 

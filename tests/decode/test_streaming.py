@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from brctc.data import FbankStream, FeatureConfig, TokenConfig, Tokenizer, fbank
+from brctc.data import FbankStream, FeatureConfig, TokenConfig, Tokenizer, fbank, pad
 from brctc.data.features import _options
-from brctc.decode import Recognizer, StreamingRecognizer
-from brctc.models import EmformerConfig, EncoderConfig, Model, System, SystemConfig, save_model
+from brctc.decode import Recognizer, StreamingRecognizer, push_together
+from brctc.models import ConformerConfig, EmformerConfig, Model, System, SystemConfig, save_model
 from tests.data.sounds import RATE, noise
 
 SECONDS = 3.21
@@ -23,10 +23,10 @@ def make_model(seed=0, subsampling=4, dither=0.0, encoder=None):
     encoder = encoder or EmformerConfig(subsampling=subsampling, layers=2, **contexts, **sizes)
     tokenizer = Tokenizer.train(["one two", "six"], TokenConfig(kind="char"))
     features = FeatureConfig(num_bins=16, dither=dither)
-    system = System(SystemConfig(encoder=encoder), features.num_bins, tokenizer.size)
+    system = System(SystemConfig(encoder=encoder), features.num_bins, {"transcript": tokenizer.size})
     known = torch.from_numpy(fbank(noise(2.0, 9), features))
     system.set_statistics(known.mean(0), known.std(0))
-    return Model(system.eval(), tokenizer, features, None, {})
+    return Model(system.eval(), {"transcript": tokenizer}, features, None, {})
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,7 @@ def runs(model, samples):
     """(token, first frame, last frame) from the offline path itself, frame by frame."""
     features = torch.from_numpy(fbank(samples, model.features))
     with torch.inference_mode():
-        path = (
-            model.system.encode(features[None], torch.tensor([len(features)])).logits[0].argmax(-1).tolist()
-        )
+        path = model.system.encode(pad([features])).logits().values[0].argmax(-1).tolist()
     borders = [0] + [t for t in range(1, len(path)) if path[t] != path[t - 1]] + [len(path)]
     return [(path[a], a, b - 1) for a, b in pairwise(borders) if path[a]]
 
@@ -130,7 +128,8 @@ def test_text_of_words_and_pieces(kind):
     model = make_model()
     texts = ["one two six", "two one", "sixty one"]
     tokenizer = Tokenizer.train(texts, TokenConfig(kind=kind, size=16 if kind == "bpe" else None))
-    model = Model(System(model.system.config, 16, tokenizer.size).eval(), tokenizer, model.features, None, {})
+    system = System(model.system.config, 16, {"transcript": tokenizer.size}).eval()
+    model = Model(system, {"transcript": tokenizer}, model.features, None, {})
     recognizer = StreamingRecognizer(model)
     found = stream(recognizer, sound(), 800)
     assert recognizer.text == tokenizer.decode([token.token for token in found])
@@ -159,11 +158,11 @@ def test_a_run_over_a_border_is_one_token(model):
     """Its end is filled in when it is known; no second token fires."""
     recognizer = StreamingRecognizer(model)
     logits = torch.eye(model.tokenizer.size)
-    (token,) = recognizer._fire(logits[[0, 2, 2]])
+    (token,) = recognizer.fire(logits[[0, 2, 2]])
     assert token.last_frame is None
-    assert recognizer._fire(logits[[2]]) == []
+    assert recognizer.fire(logits[[2]]) == []
     assert (token.last_frame, token.end_s) == (None, None)
-    (second,) = recognizer._fire(logits[[0, 2]])
+    (second,) = recognizer.fire(logits[[0, 2]])
     assert (token.last_frame, second.first_frame, second.last_frame) == (3, 5, None)
     recognizer.flush()
     assert second.last_frame == 5
@@ -211,7 +210,7 @@ def test_together_as_alone(model):
     while any(waiting):
         now = [n for n, parts in enumerate(waiting) if parts and turn >= 3 * n]
         pushes = [(recognizers[n], waiting[n].pop(0)) for n in now]
-        for n, tokens in zip(now, StreamingRecognizer.push_together(pushes), strict=True):
+        for n, tokens in zip(now, push_together(pushes), strict=True):
             found[n] += tokens
         for n in now:
             if not waiting[n]:
@@ -219,20 +218,20 @@ def test_together_as_alone(model):
         turn += 1
     for samples, tokens in zip(sounds, found, strict=True):
         assert said(tokens) == runs(model, samples)
-    assert StreamingRecognizer.push_together([]) == []
+    assert push_together([]) == []
 
 
 def test_together_refused(model):
     one, two = StreamingRecognizer(model), StreamingRecognizer(model)
     with pytest.raises(ValueError, match="a recognizer is there twice"):
-        StreamingRecognizer.push_together([(one, sound()), (one, sound())])
+        push_together([(one, sound()), (one, sound())])
     with pytest.raises(ValueError, match="different models"):
-        StreamingRecognizer.push_together([(one, sound()), (StreamingRecognizer(make_model(1)), sound())])
+        push_together([(one, sound()), (StreamingRecognizer(make_model(1)), sound())])
     broken = np.full(1600, np.nan, np.float32)
     with pytest.raises(ValueError, match="push 1: sample 0 of the stream is nan"):
-        StreamingRecognizer.push_together([(one, sound()), (two, broken)])
+        push_together([(one, sound()), (two, broken)])
     with pytest.raises(ValueError, match="samples at 8000 Hz, expected the model's rate: 16000 Hz"):
-        StreamingRecognizer.push_together([(one, sound()), (two, sound())], 8000)
+        push_together([(one, sound()), (two, sound())], 8000)
     assert one.heard_s == two.heard_s == 0  # all are refused
 
 
@@ -296,14 +295,94 @@ def test_bad_samples(model, samples, error, message):
     found = recognizer.push(good[:1600])
     with pytest.raises(error, match=message):
         recognizer.push(samples)
+    assert recognizer.heard_s == 0.1
     found += recognizer.push(good[1600:], RATE) + recognizer.flush()
     assert said(found) == runs(model, good)
+
+
+def test_refused_together_is_heard_by_none(model):
+    """One bad push, in whatever place: no stream has heard anything, and all go on as if nothing had been."""
+    sounds = [sound(seed, 1.5) for seed in range(3)]
+    recognizers = [StreamingRecognizer(model) for _ in sounds]
+    first = push_together([(r, samples[:9000]) for r, samples in zip(recognizers, sounds, strict=True)])
+    bad = np.full(500, np.inf, np.float32)
+    for place in range(3):
+        pushes = [
+            (r, bad if n == place else samples[9000:])
+            for n, (r, samples) in enumerate(zip(recognizers, sounds, strict=True))
+        ]
+        before = [recognizer.tokens for recognizer in recognizers]
+        with pytest.raises(ValueError, match=f"push {place}: sample 9000 of the stream is inf"):
+            push_together(pushes)
+        assert [recognizer.heard_s for recognizer in recognizers] == [9000 / RATE] * 3
+        assert [recognizer.tokens for recognizer in recognizers] == before
+    for n, (recognizer, samples) in enumerate(zip(recognizers, sounds, strict=True)):
+        found = first[n] + recognizer.push(samples[9000:]) + recognizer.flush()
+        assert said(found) == runs(model, samples)
+
+
+def test_a_model_in_training_hears_nothing():
+    """Whatever is pushed or flushed is refused, and counts again when it comes again."""
+    model, samples = make_model(), sound(0, 1.5)
+    features = fbank(samples, model.features)
+    by_samples, by_features = StreamingRecognizer(model), StreamingRecognizer(model)
+    found = by_samples.push(samples[:9000])
+    found_by_features = by_features.push_features(features[:70])
+    heard = by_samples.heard_s, by_features.heard_s
+    for call in (
+        lambda: by_samples.push(samples[9000:]),
+        lambda: push_together([(by_samples, samples[9000:])]),
+        lambda: by_features.push_features(features[70:]),
+        by_samples.flush,
+        by_features.flush,
+    ):
+        model.system.train()
+        with pytest.raises(ValueError, match=r"in training mode: call its eval\(\) first"):
+            call()
+        assert (by_samples.heard_s, by_features.heard_s) == heard
+    model.system.eval()
+    found += by_samples.push(samples[9000:]) + by_samples.flush()
+    assert said(found) == runs(model, samples)
+    found_by_features += by_features.push_features(features[70:]) + by_features.flush()
+    assert said(found_by_features) == runs(model, samples)
+
+
+def test_refused_features_are_not_heard(model):
+    """Not even as the first of a stream, which then takes samples or features as it likes."""
+    samples = sound(0, 1.5)
+    features = torch.from_numpy(fbank(samples, model.features))
+    broken = features.clone()
+    broken[3, 2] = torch.nan
+    cases = [
+        (broken, "a feature is not finite"),
+        (features[:, :3], r"shape \(150, 3\), expected \(T, 16\)"),
+        (features[0], r"shape \(16,\), expected \(T, 16\)"),
+        (features[None], r"shape \(1, 150, 16\), expected \(T, 16\)"),
+    ]
+    recognizer = StreamingRecognizer(model)
+    for wrong, message in cases:
+        with pytest.raises(ValueError, match=message):
+            recognizer.push_features(wrong)
+        assert (recognizer.heard_s, recognizer.tokens) == (0, [])
+    assert said(stream(recognizer, samples, 4000)) == runs(model, samples)
+    recognizer.reset()
+    found = recognizer.push_features(features[:70])
+    heard = recognizer.heard_s
+    for wrong, message in cases:
+        with pytest.raises(ValueError, match=message):
+            recognizer.push_features(wrong)
+        assert recognizer.heard_s == heard
+    with pytest.raises(ValueError, match="the stream began with features: it takes no samples"):
+        recognizer.push(samples)
+    assert recognizer.heard_s == heard
+    assert said(found + recognizer.push_features(features[70:]) + recognizer.flush()) == runs(model, samples)
 
 
 def test_other_refusals(model):
     recognizer = StreamingRecognizer(model)
     with pytest.raises(ValueError, match="samples at 8000 Hz, expected the model's rate: 16000 Hz"):
         recognizer.push(sound(), 8000)
+    assert recognizer.heard_s == 0
     assert recognizer.push(np.zeros(0, np.float32)) == []
     assert recognizer.flush() == []  # nothing was heard
     for call in (recognizer.flush, lambda: recognizer.push(sound())):
@@ -315,15 +394,15 @@ def test_other_refusals(model):
 
 def test_models_that_take_no_streams(model, tmp_path):
     small = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "subsampling_channels": 3, "kernel_size": 3}
-    with pytest.raises(ValueError, match="encoder is a conformer, which takes no streams"):
-        StreamingRecognizer(make_model(encoder=EncoderConfig(first_layers=1, second_layers=1, **small)))
+    with pytest.raises(ValueError, match=r"need a streaming encoder .* the system has a conformer"):
+        StreamingRecognizer(make_model(encoder=ConformerConfig(first_layers=1, second_layers=1, **small)))
     with pytest.raises(ValueError, match="not made of audio"):
-        StreamingRecognizer(Model(model.system, model.tokenizer, None, None, {}))
-    save_model(tmp_path, model.system, model.tokenizer, model.features)
+        StreamingRecognizer(Model(model.system, model.tokenizers, None, None, {}))
+    save_model(tmp_path, model.system, model.tokenizers, model.features)
     found = stream(StreamingRecognizer.from_directory(tmp_path), sound(), 4000)
     assert said(found) == runs(model, sound())
     diverged = make_model()
     with torch.no_grad():
-        diverged.system.encoder.ctc.bias[0] = torch.nan
-    with pytest.raises(ValueError, match=r"encoder\.ctc\.bias is not finite"):
+        diverged.system.heads["transcript"].bias[0] = torch.nan
+    with pytest.raises(ValueError, match=r"non-finite weights \(heads\.transcript\.bias\)"):
         StreamingRecognizer(diverged)

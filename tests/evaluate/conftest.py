@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from brctc.data import Prepared
-from brctc.evaluate import Evaluation, evaluate_models
-from brctc.models import Model, load_model, save_model
+from brctc.evaluate import Evaluation, EvaluationOptions, evaluate_models
+from brctc.models import Model, load_model
 from brctc.train import train
-from tests.evaluate.online_toys import online_model, online_split
-from tests.train.tiny import tiny_recipe
+from tests.evaluate.online_toys import online_model, online_split, store
+from tests.train.tiny import PLAIN, tiny_recipe
 
 torch.set_num_threads(1)
-QUICK = {"repeats": 1, "rtf_utterances": 2, "sweep_utterances": 1, "beams": (2, 4)}
+QUICK = EvaluationOptions(repeats=1, rtf_utterances=2, sweep_utterances=1, beams=(2, 4))
 
 
 class Trained(NamedTuple):
@@ -35,8 +35,8 @@ def make_talkative(model_dir: Path) -> None:
     """So few steps teach nothing but blanks: with these made less likely, something is said."""
     model = load_model(model_dir)
     with torch.no_grad():
-        model.system.encoder.ctc.bias[0] -= 2.5
-    save_model(model_dir, *(getattr(model, name) for name in model.__dataclass_fields__))
+        model.system.heads["transcript"].bias[0] -= 2.5
+    store(model, model_dir)
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +45,10 @@ def trained(tmp_path_factory) -> Trained:
     recipe = tiny_recipe(
         folder, monitor={"dev_utterances": 4, "snapshot_steps": [0, 10, 20, 99], "tensorboard": False}
     )
-    plain = {"weights": {"inter": 0.5, "ctc": 1.0}}
-    stages = {"first": {"steps": 12, **plain}, "second": {"steps": 8, "inherit": "whole", **plain}}
+    stages = {
+        "first": {"steps": 12, "losses": PLAIN},
+        "second": {"steps": 8, "inherit": "whole", "losses": PLAIN},
+    }
     vanilla = tiny_recipe(folder, monitor=recipe.monitor, stages=stages)
     for name, content in (("vanilla", vanilla), ("brctc", recipe)):
         make_talkative(train(content, folder / name, progress=False))
@@ -55,7 +57,7 @@ def trained(tmp_path_factory) -> Trained:
 
 @pytest.fixture(scope="session")
 def evaluation(trained) -> Evaluation:
-    return evaluate_models(trained.models, trained.test, **QUICK)
+    return evaluate_models(trained.models, trained.test, QUICK)
 
 
 @pytest.fixture(scope="session")

@@ -3,36 +3,58 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from brctc.data import Prepared, PreparedWriter
+from brctc.data import Prepared, Storage, TokenConfig, Tokenizer, pad, prepare_split
 from brctc.decode import Recognizer
-from brctc.evaluate import Evaluation, compare, error_rate, evaluate_models
-from brctc.models import load_model
+from brctc.evaluate import (
+    Difference,
+    Evaluation,
+    EvaluationOptions,
+    MetricInfo,
+    Score,
+    compare,
+    error_rate,
+    evaluate_models,
+)
+from brctc.evaluate.metrics import ErrorRateMetric
+from brctc.models import Model, System, SystemConfig, load_model
 from brctc.trim import trimmed_lengths
+from tests.data.splits import ArrayItem, ArraySource, write_split
 from tests.evaluate.conftest import QUICK
+from tests.evaluate.online_toys import store
+from tests.train.tiny import ENCODER
 
 
 def read_one_by_one(model_dir, prepared, **options):
     recognizer = Recognizer.from_directory(model_dir)
-    sources = [(utterance.id, prepared.features(i)) for i, utterance in enumerate(prepared.utterances)]
+    sources = [(utterance.id, prepared.features(i)) for i, utterance in enumerate(prepared.examples)]
     return [result.text for result in recognizer.recognize(sources, batch_size=1, **options)]
 
 
 def test_errors_are_those_of_the_texts(trained, evaluation):
-    references = [utterance.text for utterance in trained.test.utterances]
+    references = [utterance.texts["transcript"] for utterance in trained.test.examples]
     found = [read_one_by_one(path, trained.test, method="ctc-greedy") for path in trained.models.values()]
     assert len(set(found[0])) > 2  # or the test would see nothing
     for system, texts in zip(evaluation.systems, found, strict=True):
-        assert system.error == error_rate(references, texts, "char")
+        error = error_rate(references, texts, "char")
+        detail = f"{error.errors:,} / {error.tokens:,}"
+        assert system.scores == {"error-rate": Score(error.rate, error.low, error.high, detail)}
     first, second = evaluation.systems
-    assert first.difference is None
-    assert second.difference == compare(references, found[0], found[1], "char")
-    assert second.difference.rate_a == first.error.rate
-    assert evaluation.unit == "char"
+    assert first.differences == {}
+    paired = compare(references, found[0], found[1], "char")
+    assert second.differences == {
+        "error-rate": Difference(paired.difference, paired.low, paired.high, paired.probability_b_better)
+    }
+    assert paired.rate_a == first.scores["error-rate"].value
+    assert evaluation.metrics == {
+        "error-rate": MetricInfo("error rate", "%", 100.0, False, "errors / characters")
+    }
+    assert evaluation.main_metric == ("error-rate", evaluation.metrics["error-rate"])
     assert evaluation.utterances == len(references)
-    assert evaluation.duration_s == pytest.approx(sum(u.duration_s for u in trained.test.utterances))
+    assert evaluation.duration_s == pytest.approx(sum(u.duration_s for u in trained.test.examples))
 
 
 @torch.inference_mode()
@@ -41,14 +63,20 @@ def test_factors_are_those_of_the_rule(trained, evaluation):
     for system, path in zip(evaluation.systems, trained.models.values(), strict=True):
         model = load_model(path)
         kept = frames = labels = 0
-        for i, utterance in enumerate(trained.test.utterances):
-            features = torch.from_numpy(trained.test.features(i))[None]
-            encoded = model.system.encode(features, torch.tensor([features.shape[1]]), None)
-            kept += int(trimmed_lengths(encoded.inter_logits, encoded.inter_lengths, from_logits=True))
-            frames += int(encoded.inter_lengths)
-            labels += len(utterance.text)
+        for i, utterance in enumerate(trained.test.examples):
+            encoded = model.system.encode(pad([torch.from_numpy(trained.test.features(i))]))
+            logits, lengths = encoded.logits("middle")
+            kept += int(trimmed_lengths(logits, lengths, from_logits=True))
+            frames += int(lengths)
+            labels += len(utterance.texts["transcript"])
         assert system.down_sampling == pytest.approx((kept / frames, labels / frames))
     assert [system.trims for system in evaluation.systems] == [False, True]
+    assert all(system.trimmable for system in evaluation.systems)
+
+
+def test_an_online_model_cannot_be_trimmed(model, split, tmp_path):
+    (found,) = evaluate_models({"online": store(model, tmp_path)}, split, QUICK).systems
+    assert (found.trims, found.trimmable, found.down_sampling.factor) == (False, False, 1.0)
 
 
 def test_systems_say_what_they_are(trained, evaluation):
@@ -85,19 +113,18 @@ def test_methods_limit_and_progress(trained):
     found = evaluate_models(
         trained.models,
         trained.test,
-        beam=3,
-        limit=2,
+        dataclasses.replace(QUICK, beam=3, limit=2, beams=()),
         methods={"brctc": "ctc-beam"},
-        unit="word",
+        metrics={"words": ErrorRateMetric(unit="word")},
         progress=lambda *what: told.append(what),
-        **QUICK | {"beams": ()},
     )
     assert [(system.method, system.beam) for system in found.systems] == [
         ("ctc-greedy", None),
         ("ctc-beam", 3),
     ]
     assert found.utterances == 2
-    assert found.unit == "word"
+    assert found.metrics["words"].detail_title == "errors / words"
+    assert all(system.scores["words"].detail.endswith(" / 2") for system in found.systems)  # a word each
     assert found.sweep == ()
     counts = {what: [(done, total) for w, done, total in told if w == what] for what, _, _ in told}
     for done in counts.values():
@@ -112,15 +139,19 @@ def test_json_and_back(evaluation, tmp_path):
     evaluation.save(tmp_path / "folder" / "found.json")
     assert Evaluation.load(tmp_path / "folder" / "found.json") == evaluation
     plain = json.loads((tmp_path / "folder" / "found.json").read_text())
-    assert plain["systems"][1]["error"]["rate"] == evaluation.systems[1].error.rate  # by name, not by place
+    score = plain["systems"][1]["scores"]["error-rate"]
+    assert score["value"] == evaluation.systems[1].scores["error-rate"].value  # by name, not by place
     assert list(plain) == [field.name for field in dataclasses.fields(Evaluation)]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda plain: plain["systems"][1]["error"].pop("rate"), r"systems\.1\.error\.rate"),
-        (lambda plain: plain.update(unit="phone"), "unit"),
+        (
+            lambda plain: plain["systems"][1]["scores"]["error-rate"].pop("value"),
+            r"systems\.1\.scores\.error-rate\.value",
+        ),
+        (lambda plain: plain["metrics"]["error-rate"].update(scale="much"), r"metrics\.error-rate\.scale"),
         (lambda plain: plain.pop("machine"), "machine"),
     ],
 )
@@ -141,8 +172,69 @@ def test_bad_arguments(trained, tmp_path):
     with pytest.raises(ValueError, match=r"methods names 'other', the models are vanilla, brctc"):
         evaluate_models(trained.models, trained.test, methods={"other": "ctc"})
     with pytest.raises(ValueError, match="rtf_utterances is 0"):
-        evaluate_models(trained.models, trained.test, rtf_utterances=0)
-    with PreparedWriter(tmp_path, "test", feature_dim=9, frame_shift_s=0.01) as writer:
-        writer.add("u", "1", torch.zeros(20, 9).numpy())
+        EvaluationOptions(rtf_utterances=0)
+    with pytest.raises(ValueError, match="beams is 0, expected at least 1"):
+        EvaluationOptions(beams=(2, 0))
+    other = write_split(tmp_path, "test", {"u": ("1", torch.zeros(20, 9).numpy(), None)})
     with pytest.raises(ValueError, match=r"vanilla takes 8 features of None, but .* has 9"):
-        evaluate_models(trained.models, Prepared(tmp_path, "test"))
+        evaluate_models(trained.models, other)
+
+
+def test_a_translation_is_measured_against_its_own_text(trained, tmp_path):
+    """Of a system that has no head for the transcript, too."""
+    tokenizer = Tokenizer.train(["ab"], TokenConfig(kind="char"))
+    config = {"encoder": ENCODER, "heads": {"translation": {}}, "output": "translation"}
+    torch.manual_seed(0)
+    system = System(SystemConfig.model_validate(config), 8, {"translation": tokenizer.size})
+    model = store(Model(system.eval(), {"translation": tokenizer}, None, None, {}), tmp_path / "model")
+    rng = np.random.default_rng(0)
+    texts = {"transcript": "one two", "translation": "abba"}
+    items = [ArrayItem(f"u{i}", texts, rng.random((30, 8), np.float32)) for i in range(3)]
+    prepare_split(ArraySource(items), tmp_path, "test", Storage("features", None, 8, 0.01))
+    prepared = Prepared(tmp_path, "test")
+    found = evaluate_models({"a": model}, prepared, QUICK).systems[0]
+    said = read_one_by_one(model, prepared, method="ctc-greedy")
+    assert found.scores["error-rate"].value == error_rate(["abba"] * 3, said, "char").rate
+    assert found.scores["error-rate"].detail.endswith(" / 12")
+    assert found.down_sampling.oracle == pytest.approx(4 / 30)
+
+
+def test_several_processes_find_the_same(trained, evaluation):
+    found = evaluate_models(trained.models, trained.test, dataclasses.replace(QUICK, jobs=2, beams=()))
+    for system, alone in zip(found.systems, evaluation.systems, strict=True):
+        assert system.scores == alone.scores
+        assert system.differences == alone.differences
+        assert system.down_sampling == alone.down_sampling
+
+
+def with_metrics(model_dir, folder, metrics):
+    """The model as a recipe with these metrics would have left it."""
+    model = load_model(model_dir)
+    model.description["recipe"]["metrics"] = metrics
+    return store(model, folder)
+
+
+def test_metrics_of_the_first_models_recipe(trained, tmp_path):
+    """All systems are measured with the same, in the recipe's order."""
+    metrics = {"wer": {"kind": "error-rate"}, "cer": {"kind": "error-rate", "unit": "char"}}
+    first = with_metrics(trained.vanilla / "model", tmp_path / "vanilla", metrics)
+    found = evaluate_models({"a": first, "b": trained.brctc / "model"}, trained.test, QUICK)
+    assert list(found.metrics) == ["wer", "cer"]
+    assert found.main_metric[0] == "wer"
+    for system in found.systems:
+        assert list(system.scores) == ["wer", "cer"]
+        assert system.scores["wer"].detail.endswith(f" / {len(trained.test)}")
+    assert list(found.systems[1].differences) == ["wer", "cer"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ({"kind": "vowels"}, r"metrics\.mine\.kind: there is no metric 'vowels'; There are: error-rate"),
+        ({"kind": "error-rate", "unit": "phone"}, r"metrics\.mine: unit: expected 'word' or 'char'"),
+    ],
+)
+def test_a_metric_that_is_not_known_is_refused_before_anything_is_decoded(trained, tmp_path, metric, message):
+    first = with_metrics(trained.vanilla / "model", tmp_path / "vanilla", {"mine": metric})
+    with pytest.raises(ValueError, match=f"the model's recipe: {message}"):
+        evaluate_models({"a": first}, trained.test, progress=lambda *_: pytest.fail("too late"))

@@ -5,21 +5,29 @@ import math
 
 import pytest
 
-from brctc.data import FeatureConfig, Prepared, PreparedWriter, WordTime, fbank
+from brctc.data import FeatureConfig, WordTime, fbank
 from brctc.evaluate import OnlineEvaluation, evaluate_cells, evaluate_online, evaluate_runs
-from brctc.models import EncoderConfig, Model, save_model
+from brctc.models import ConformerConfig, Model
+from tests.data.splits import write_split
 from tests.decode.test_streaming import sound
-from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model, online_model
+from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, SMALL, make_model, online_model, store
 
 
-def test_what_was_built_in_is_found(model, split, tmp_path):
-    save_model(tmp_path, *(getattr(model, name) for name in model.__dataclass_fields__))
+@pytest.fixture(scope="module")
+def stored(model, tmp_path_factory):
+    """The directory of the online model."""
+    return store(model, tmp_path_factory.mktemp("model"))
+
+
+def test_what_was_built_in_is_found(stored, split):
     seen = []
-    found = evaluate_online(tmp_path, split, streamed=5, progress=lambda *done: seen.append(done))
+    found = evaluate_online(stored, split, streamed=5, progress=lambda *done: seen.append(done))
     assert (found.utterances, found.streamed, found.without_reference) == (10, 5, 2)
     assert (found.unit, found.error.errors, found.error.deletions) == ("word", 1, 1)
-    assert found.error.tokens == sum(len(utterance.text.split()) for utterance in split.utterances)
-    assert found.drift.counted == sum(len(utterance.word_times or ()) for utterance in split.utterances) > 50
+    assert found.error.tokens == sum(
+        len(utterance.texts["transcript"].split()) for utterance in split.examples
+    )
+    assert found.drift.counted == sum(len(utterance.word_times or ()) for utterance in split.examples) > 50
     assert found.drift[1:] == pytest.approx([1000 * DRIFT_S] * 5)
     assert found.streamed_drift[1:] == pytest.approx(found.drift[1:])
     assert found.end_of_sentence.mean_ms == pytest.approx(1000 * (DRIFT_S - LENGTH_S))
@@ -31,30 +39,29 @@ def test_what_was_built_in_is_found(model, split, tmp_path):
     assert seen[-1] == ("streaming", 5, 5)
 
 
-def test_observed_latency_is_the_sum(model, split):
+def test_observed_latency_is_the_sum(stored, split):
     """The words are anywhere in their chunks, so they wait as long as the paper's mean says."""
-    found = evaluate_online(model, split, streamed=8)
+    found = evaluate_online(stored, split, streamed=8)
     assert found.observed.counted == found.drift.counted
     assert found.observed.mean_ms == pytest.approx(found.expected_ms, rel=0.1)
     assert found.observed_end_of_sentence.counted == 8
 
 
-def test_to_json_and_back(model, split):
-    found = evaluate_online(model, split, limit=3, streamed=1)
+def test_to_json_and_back(stored, split):
+    found = evaluate_online(stored, split, limit=3, streamed=1)
     assert OnlineEvaluation.from_json(found.to_json()) == found
     with pytest.raises(ValueError, match="not an evaluation: error: Field required"):
         OnlineEvaluation.from_json('{"utterances": 3, "digest": "", "unit": "word"}')
 
 
-def test_no_reference_times(model, tmp_path):
+def test_no_reference_times(stored, tmp_path):
     """A latency needs them, of one utterance at least; one that gets no word right has none either."""
-    with PreparedWriter(tmp_path, "test", feature_dim=16, frame_shift_s=0.01, feature_config=FEATURES) as out:
-        out.add("u", "one", fbank(sound(), FEATURES))
-        out.add("v", "no", fbank(sound(), FEATURES), word_times=(WordTime("no", 0.1, 0.2),))
-    split = Prepared(tmp_path, "test")
-    with pytest.raises(ValueError, match=r"none of the 1 utterances of 'test' says when its words begin"):
-        evaluate_online(model, split, limit=1)
-    found = evaluate_online(model, split)
+    features = fbank(sound(), FEATURES)
+    examples = {"u": ("one", features, None), "v": ("no", features, [WordTime("no", 0.1, 0.2)])}
+    split = write_split(tmp_path, "test", examples, feature_config=FEATURES)
+    with pytest.raises(ValueError, match=r"none of the 1 utterances of 'test' has word times"):
+        evaluate_online(stored, split, limit=1)
+    found = evaluate_online(stored, split)
     assert (found.without_reference, found.streamed, found.observed.counted) == (1, 1, 0)
     assert math.isnan(found.latency_ms)
     assert found.rtf > 0
@@ -68,9 +75,8 @@ def test_no_reference_times(model, tmp_path):
 def mixed(model, tmp_path_factory):
     """Models of words and of characters, by their tokens."""
     folder = tmp_path_factory.mktemp("mixed")
-    for name, found in (("word", model), ("char", online_model("char"))):
-        save_model(folder / name, *(getattr(found, field) for field in found.__dataclass_fields__))
-    return {name: folder / name for name in ("word", "char")}
+    models = {"word": model, "char": online_model("char")}
+    return {name: store(found, folder / name) for name, found in models.items()}
 
 
 @pytest.mark.parametrize("first", ["word", "char"])
@@ -93,12 +99,19 @@ def test_cells_have_the_unit_of_the_first(mixed, split):
     assert stored.to_json() == both[1].online.to_json()
 
 
-def test_refusals(model, split):
-    offline = make_model(EncoderConfig(first_layers=1, second_layers=1, kernel_size=3, **SMALL))
-    with pytest.raises(ValueError, match="the model has a conformer, which takes no streams"):
-        evaluate_online(offline, split)
+def test_several_processes_find_the_same(stored, split):
+    alone, together = (evaluate_online(stored, split, streamed=2, jobs=jobs) for jobs in (1, 2))
+    for field in ("digest", "error", "texts", "drift", "end_of_sentence", "streamed_drift", "dcl_ms"):
+        assert getattr(together, field) == getattr(alone, field)
+
+
+def test_refusals(model, stored, split, tmp_path):
+    offline = make_model(ConformerConfig(first_layers=1, second_layers=1, kernel_size=3, **SMALL))
+    folder = store(offline, tmp_path / "offline")
+    with pytest.raises(ValueError, match=r"offline has a conformer, but needs a streaming encoder"):
+        evaluate_online(folder, split)
     with pytest.raises(ValueError, match="limit is 0, expected at least 1"):
-        evaluate_online(model, split, limit=0)
-    other = Model(model.system, model.tokenizer, FeatureConfig(num_bins=16, dither=0.1), None, {})
-    with pytest.raises(ValueError, match=r"the model takes 16 features of .*dither=0.1"):
-        evaluate_online(other, split)
+        evaluate_online(stored, split, limit=0)
+    other = Model(model.system, model.tokenizers, FeatureConfig(num_bins=16, dither=0.1), None, {})
+    with pytest.raises(ValueError, match=r"other takes 16 features of .*dither=0.1"):
+        evaluate_online(store(other, tmp_path / "other"), split)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.models.toys import CLASSES, toy_batch, toy_system
+from brctc.data import Padded
+from tests.models.toys import CLASSES, TEXT, one_of, toy_batch, toy_system
 
 END = CLASSES
 
@@ -14,16 +15,19 @@ def system():
 
 
 @pytest.fixture(scope="module")
-def encoded(system):
-    batch = toy_batch()
+def decoder(system):
+    return system.decoders["attention"]
+
+
+@pytest.fixture(scope="module")
+def frames(system) -> Padded:
     with torch.no_grad():
-        return system.encode(batch.features, batch.lengths)
+        return system.encode(toy_batch().source).final
 
 
-def test_steps_as_forward(system, encoded):
+def test_steps_as_forward(decoder, frames):
     """Any hypotheses, through reordered, duplicated and dropped beams."""
-    decoder = system.attention
-    memory = decoder.start(encoded.hidden, encoded.lengths)
+    memory = decoder.start(*frames)
     generator = torch.Generator().manual_seed(0)
     tokens, cache = torch.full((3, 1), END), None
     said = torch.zeros(3, 1, 0, dtype=torch.long)  # (N, B, U): what each hypothesis consists of
@@ -31,7 +35,7 @@ def test_steps_as_forward(system, encoded):
         log_probs, cache = decoder.step(memory, tokens, cache)
         assert cache.tokens == said.shape[2] + 1
         for b in range(said.shape[1]):
-            expected = decoder(encoded.hidden, encoded.lengths, said[:, b])[:, -1].log_softmax(-1)
+            expected = decoder(*frames, said[:, b])[:, -1].log_softmax(-1)
             torch.testing.assert_close(log_probs[:, b], expected)
         parents = torch.randint(0, said.shape[1], (3, beam), generator=generator)
         tokens = torch.randint(1, CLASSES, (3, beam), generator=generator)
@@ -42,9 +46,8 @@ def test_steps_as_forward(system, encoded):
     assert len({tuple(row.tolist()) for row in said.flatten(0, 1)}) > 5
 
 
-def test_utterances_can_be_left_out(system, encoded):
-    decoder = system.attention
-    memory = decoder.start(encoded.hidden, encoded.lengths)
+def test_utterances_can_be_left_out(decoder, frames):
+    memory = decoder.start(*frames)
     _, cache = decoder.step(memory, torch.full((3, 1), END))
     tokens = torch.tensor([[1, 2], [3, 1], [2, 4]])
     cache = cache.reorder(torch.zeros(3, 2, dtype=torch.long))
@@ -54,38 +57,38 @@ def test_utterances_can_be_left_out(system, encoded):
         torch.testing.assert_close(part, whole[keep])
 
 
-def test_no_token_sees_a_later_one(system, encoded):
-    decoder = system.attention
+def test_no_token_sees_a_later_one(decoder, frames):
     targets = torch.tensor([[1, 2, 3, 4]] * 3)
     changed = targets.clone()
     changed[:, 2:] = 1
-    before, after = (decoder(encoded.hidden, encoded.lengths, labels) for labels in (targets, changed))
+    before, after = (decoder(*frames, labels) for labels in (targets, changed))
     torch.testing.assert_close(before[:, :3], after[:, :3])
     assert not torch.allclose(before[:, 3], after[:, 3])
 
 
-def test_loss_by_its_formula(system, encoded):
+def test_loss_by_its_formula(decoder, frames):
     """Cross-entropy against smoothed targets, per label, averaged over utterances."""
-    batch = toy_batch()
+    targets = toy_batch().targets[TEXT]
     smoothing, classes = 0.1, CLASSES + 1
     losses = []
     for n in range(3):
-        labels = batch.targets[n, : batch.target_lengths[n]]
-        frames = int(encoded.lengths[n])
-        logits = system.attention(encoded.hidden[n : n + 1, :frames], torch.tensor([frames]), labels[None])[0]
+        labels = one_of(targets, n).values
+        logits = decoder(*one_of(frames, n), labels)[0]
         loss = 0.0
-        for log_probs, gold in zip(logits.log_softmax(-1), [*labels.tolist(), END], strict=True):
+        for log_probs, gold in zip(logits.log_softmax(-1), [*labels[0].tolist(), END], strict=True):
             wanted = torch.full((classes,), smoothing / classes, dtype=torch.double)
             wanted[gold] += 1 - smoothing
             loss -= (wanted * log_probs).sum()
-        losses.append(loss / len(labels))
-    found = system.attention.loss(encoded.hidden, encoded.lengths, batch.targets, batch.target_lengths)
-    torch.testing.assert_close(found, torch.stack(losses).mean())
+        losses.append(loss / labels.shape[1])
+    torch.testing.assert_close(decoder.loss(frames, targets), torch.stack(losses).mean())
 
 
-def test_loss_of_an_empty_target(system, encoded):
-    targets, lengths = torch.tensor([[1], [2], [0]]), torch.tensor([1, 1, 0])
-    assert system.attention.loss(encoded.hidden, encoded.lengths, targets, lengths).isfinite()
-    nothing = torch.zeros(3, 0, dtype=torch.long)
-    loss = system.attention.loss(encoded.hidden, encoded.lengths, nothing, torch.zeros(3, dtype=torch.long))
-    assert loss.isfinite()
+def test_loss_of_an_empty_target(decoder, frames):
+    """What is left to say is the end."""
+    some = Padded(torch.tensor([[1], [2], [0]]), torch.tensor([1, 1, 0]))
+    nothing = Padded(torch.zeros(3, 0, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    singles = [decoder.loss(one_of(frames, n), one_of(some, n)) for n in range(3)]
+    torch.testing.assert_close(decoder.loss(frames, some), torch.stack(singles).mean())
+    log_probs = decoder(*frames, nothing.values)[:, 0].log_softmax(-1)
+    expected = -(0.9 * log_probs[:, END] + 0.1 * log_probs.mean(-1))
+    torch.testing.assert_close(decoder.loss(frames, nothing), expected.mean())

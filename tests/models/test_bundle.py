@@ -1,8 +1,14 @@
 """A saved model comes back whole, or is refused with the reason; it never loads wrong."""
 
+import copy
 import hashlib
 import json
+import math
 import os
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,19 +17,23 @@ import torch
 
 from brctc.data import FeatureConfig, TokenConfig, Tokenizer
 from brctc.models import System, TrimConfig, load_model, save_model
-from tests.models.toys import FEATURES, toy_batch, toy_config, toy_system
+from tests.models.toys import FEATURES, TEXT, toy_batch, toy_config, toy_online_config, toy_system
 
 TOKENIZER = Tokenizer.train(["abc"], TokenConfig())  # five classes with blank and unknown
 
 
 def save(directory, system=None, **changes):
     options = {
-        "tokenizer": TOKENIZER,
+        "tokenizers": {TEXT: TOKENIZER},
         "features": FeatureConfig(num_bins=11),
         "trim": TrimConfig(threshold=0.9, margin=3),
         "description": {"corpus": "toys", "epochs": [1, 2]},
     }
     save_model(directory, system or toy_system(attention=True), **{**options, **changes})
+
+
+def head_of(system):
+    return system.heads[TEXT].weight
 
 
 def weights_file(directory) -> Path:
@@ -60,6 +70,8 @@ def test_roundtrip(tmp_path, decoders, normalisation):
     assert not model.system.training
     assert model.features == FeatureConfig(num_bins=11)
     assert model.trim == TrimConfig(threshold=0.9, margin=3)
+    assert list(model.tokenizers) == [TEXT]
+    assert model.tokenizer is model.tokenizers[TEXT]
     assert model.tokenizer.pieces == TOKENIZER.pieces
     assert model.description == {"corpus": "toys", "epochs": [1, 2]}
     loaded, saved = model.system.state_dict(), system.state_dict()
@@ -67,22 +79,46 @@ def test_roundtrip(tmp_path, decoders, normalisation):
     assert all(torch.equal(loaded[name], saved[name]) for name in saved)
     assert all(parameter.requires_grad for parameter in model.system.parameters())
     batch = toy_batch(dtype=torch.float32)
-    expected, found = (s.encode(batch.features, batch.lengths) for s in (system, model.system))
-    assert torch.equal(expected.logits[0], found.logits[0])
+    expected, found = (s.encode(batch.source).logits().values for s in (system, model.system))
+    assert torch.equal(expected[0], found[0])
 
 
 def test_what_may_be_left_out(tmp_path):
-    save_model(tmp_path, toy_system(), TOKENIZER)
+    save_model(tmp_path, toy_system(), {TEXT: TOKENIZER})
     model = load_model(tmp_path)
     assert (model.features, model.trim, model.description) == (None, None, {})
+
+
+def test_several_texts(tmp_path):
+    """Each with its tokenizer; `tokenizer` is that of the text that comes out."""
+    words = Tokenizer.train(["eins zwei drei"], TokenConfig(kind="word"))
+    config = toy_config().model_copy(update={"output": "translation"})
+    config = config.model_copy(update={"heads": config.heads | {"translation": config.heads[TEXT]}})
+    system = System(config, FEATURES, {TEXT: 5, "translation": words.size})
+    tokenizers = {TEXT: TOKENIZER, "translation": words}
+    save_model(tmp_path, system, tokenizers)
+    model = load_model(tmp_path)
+    assert {text: t.pieces for text, t in model.tokenizers.items()} == {
+        text: t.pieces for text, t in tokenizers.items()
+    }
+    assert model.tokenizer.pieces == words.pieces
+    assert model.system.vocab_sizes == system.vocab_sizes
+    with pytest.raises(ValueError, match="the tokenizer of translation has None classes, the system 5"):
+        save_model(tmp_path, system, {TEXT: TOKENIZER})
+
+
+def test_the_tap_to_watch(tmp_path):
+    for config, tap in ((toy_config(), "middle"), (toy_online_config(), "final")):
+        save_model(tmp_path, toy_system(config), {TEXT: TOKENIZER})
+        assert load_model(tmp_path).watched_tap == tap
 
 
 def test_saving_again_replaces(tmp_path):
     save(tmp_path, toy_system(seed=0))
     save(tmp_path, toy_system(seed=1))
     assert len(list(tmp_path.iterdir())) == 2
-    expected = toy_system(seed=1).encoder.ctc.weight
-    assert torch.equal(load_model(tmp_path).system.encoder.ctc.weight, expected)
+    assert torch.equal(head_of(load_model(tmp_path).system), head_of(toy_system(seed=1)))
+    assert not torch.equal(head_of(toy_system(seed=0)), head_of(toy_system(seed=1)))
 
 
 def test_a_save_that_fails_leaves_the_old_model_or_the_new_one(tmp_path, monkeypatch):
@@ -113,9 +149,9 @@ def test_a_save_that_fails_leaves_the_old_model_or_the_new_one(tmp_path, monkeyp
         else:
             break
         calls["left"] = 0
-        found = load_model(tmp_path).system.encoder.ctc.weight
-        seen.append(torch.equal(found, new.encoder.ctc.weight))
-        assert seen[-1] or torch.equal(found, old.encoder.ctc.weight)
+        found = head_of(load_model(tmp_path).system)
+        seen.append(torch.equal(found, head_of(new)))
+        assert seen[-1] or torch.equal(found, head_of(old))
     assert seen == sorted(seen), "old models first, then new ones"
     assert seen.count(False) >= 5
     assert seen.count(True) >= 1
@@ -135,16 +171,16 @@ def flip(directory):
 
 
 def larger(tensors):
-    tensors["encoder.ctc.bias"] = torch.zeros(9)
+    tensors["heads.transcript.bias"] = torch.zeros(9)
 
 
 def integers(tensors):
-    tensors["encoder.ctc.bias"] = torch.zeros(5, dtype=torch.long)
+    tensors["heads.transcript.bias"] = torch.zeros(5, dtype=torch.long)
 
 
 def pickle_weights(directory):
     path = weights_file(directory)
-    torch.save({"encoder.ctc.bias": torch.zeros(5)}, path)
+    torch.save({"heads.transcript.bias": torch.zeros(5)}, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     rewrite(directory, lambda content: content["weights"].update(sha256=digest))
 
@@ -170,42 +206,282 @@ def weights_with(change):
         (lambda d: (d / "model.json").write_bytes(b"\xff\xfe"), ValueError, "model.json is damaged"),
         (lambda d: (d / "model.json").write_text("[]"), ValueError, "not a model of brctc"),
         (json_with(format="other"), ValueError, "not a model of brctc"),
-        (json_with(version=2), ValueError, "format version 2, this brctc reads 1"),
-        (json_without("system"), ValueError, "damaged: KeyError 'system'"),
-        (json_without("trim"), ValueError, "damaged: KeyError 'trim'"),
-        (json_with(feature_dim="many"), ValueError, "feature_dim is 'many'"),
-        (json_with(vocab_size=-1), ValueError, "vocab_size is -1"),
-        (json_with(system={"encoder": {"depth": 3}}), ValueError, "(?s)does not describe a model.*depth"),
-        (json_with(trim={"threshold": 2}), ValueError, "(?s)does not describe a model.*threshold"),
-        (json_with(tokenizer={"kind": "char"}), ValueError, "not a saved tokenizer"),
-        (json_with(vocab_size=6), ValueError, "its tokenizer has 5 classes, its system 6"),
-        (json_with(feature_dim=99), ValueError, "tensor normalisation.mean is .* expected float"),
-        (json_with(weights={"file": 3}), ValueError, "damaged: TypeError"),
+        (json_with(version=1), ValueError, "format version 1, this brctc reads 2"),
+        (json_with(version="2"), ValueError, "format version 2, this brctc reads 2"),
+        (json_without("version"), ValueError, "format version None, this brctc reads 2"),
+        (json_without("system"), ValueError, "does not describe a model: model: system: missing"),
+        (json_without("trim"), ValueError, "does not describe a model: model: trim: missing"),
+        (json_with(more=1), ValueError, "more: unknown key"),
+        (json_with(input_size="many"), ValueError, "input_size: input should be a valid integer"),
+        (json_with(input_size=True), ValueError, "input_size: input should be a valid integer"),
+        (json_with(input_size=6), ValueError, r"features\.num_bins: the system takes 6 features"),
+        (json_with(input_size=6, features=None), ValueError, "feature_dim is 6, expected 7 or more"),
+        (
+            json_with(vocab_sizes={TEXT: -1}),
+            ValueError,
+            r"vocab_sizes\.transcript: .* greater than or equal to 1",
+        ),
+        (json_with(vocab_sizes={}), ValueError, "there are no tokens for the text 'transcript'"),
+        (json_with(system={"encoder": {"depth": 3}}), ValueError, r"system\.encoder\.depth: unknown key"),
+        (
+            json_with(system={"encoder": {"kind": "x"}}),
+            ValueError,
+            r"system\.encoder\.kind: there is no encoder",
+        ),
+        (
+            json_with(trim={"threshold": 2}),
+            ValueError,
+            r"trim\.threshold: input should be less than 1, got 2",
+        ),
+        (json_with(trim={"text": "x"}), ValueError, r"trim\.text: there is no CTC head for 'x'"),
+        (json_with(trim=[]), ValueError, "trim: input should be a valid dictionary"),
+        (json_with(features=0), ValueError, "features: input should be a valid dictionary"),
+        (json_with(description=[["a", 1]]), ValueError, "description: input should be a valid dictionary"),
+        (json_with(tokenizers={TEXT: {"kind": "char"}}), ValueError, "not a saved tokenizer"),
+        (json_with(tokenizers={}), ValueError, "there is no tokenizer of 'transcript'"),
+        (json_with(vocab_sizes={TEXT: 6}), ValueError, "tokenizer of transcript has 5 classes, its system 6"),
+        (
+            json_with(input_size=99, features=None),
+            ValueError,
+            "tensor normalisation.mean is .* expected float",
+        ),
+        (json_with(weights={"file": 3, "sha256": ""}), ValueError, r"weights\.file: .* valid string, got 3"),
+        (json_with(weights={"file": "x"}), ValueError, r"weights\.sha256: missing"),
+        (json_with(weights={"file": "", "sha256": ""}), FileNotFoundError, "is missing"),
+        (json_with(weights={"file": "x" * 5000, "sha256": ""}), FileNotFoundError, "is missing"),
+        (json_with(weights={"file": "model.json", "sha256": ""}), ValueError, "damaged: its SHA-256"),
         (json_with(weights={"file": "../x", "sha256": ""}), FileNotFoundError, "is missing"),
         (cut, ValueError, "damaged: its SHA-256"),
         (flip, ValueError, "damaged: its SHA-256"),
         (pickle_weights, ValueError, "not a safetensors file"),
-        (weights_with(lambda t: t.pop("encoder.ctc.bias")), ValueError, "encoder.ctc.bias is missing"),
+        (
+            weights_with(lambda t: t.pop("heads.transcript.bias")),
+            ValueError,
+            "heads.transcript.bias is missing",
+        ),
         (weights_with(lambda t: t.update(extra=torch.zeros(1))), ValueError, "tensor extra is unknown"),
         (
             weights_with(larger),
             ValueError,
             r"bias is torch.float32 \(9,\), expected float \(5,\)",
         ),
-        (weights_with(integers), ValueError, "encoder.ctc.bias is torch.int64"),
+        (weights_with(integers), ValueError, "heads.transcript.bias is torch.int64"),
     ],
 )
 def test_refusals(tmp_path, damage, error, message):
     save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as found:
+        load_model(tmp_path)
+    assert str(tmp_path) in str(found.value)
+
+
+def test_a_run_is_not_its_model(tmp_path):
+    save(tmp_path / "model")
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} holds no model.*; say {tmp_path / 'model'}"):
         load_model(tmp_path)
 
 
+# descriptions that somebody has made on purpose
+
+
+def refused(directory, text):
+    """The message, which names a file of the model; any other error is a failure."""
+    (directory / "model.json").write_text(text)
+    try:
+        load_model(directory)
+    except (ValueError, FileNotFoundError) as error:
+        message = str(error)
+    else:
+        pytest.fail(f"loaded: {text}")
+    assert message.startswith(str(directory)), message
+    return message
+
+
+def places(value, path=()):
+    """Everywhere in a description; of a list, its first items."""
+    yield path
+    items = (
+        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    )
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def replaced(content, path, value):
+    content = copy.deepcopy(content)
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    if path:
+        inner[path[-1]] = value
+    return content if path else value
+
+
+WRONG = [None, -1, 3.5, math.nan, math.inf, 10**30, 2**31, "", "x", "\ud800", "../x", "y" * 5000]
+WRONG += [[], [1], ["ab"], [["a", 1]], {}, {"a": 1}, {"": {}}, {"a.b": {}}, {"\ud800": 1}]
+# what may be there instead: it is not wrong, or nothing can tell
+HARMLESS = [
+    (("features",), None),
+    (("features", "frame_shift_ms"), 3.5),
+    (("trim",), None),
+    (("trim",), {}),
+    (("system", "heads", TEXT), {}),
+    *((("tokenizers", TEXT, "pieces", 2), piece) for piece in WRONG if isinstance(piece, str)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [toy_config(attention=True, transducer=True), toy_online_config()])
+def test_wrong_types_everywhere(tmp_path, config):
+    """Each value of the description, and each part of it, is replaced by all that it cannot be."""
+    trims = config.encoder.trims_at is not None
+    save(tmp_path, toy_system(config), trim=TrimConfig() if trims else None)
+    content = json.loads((tmp_path / "model.json").read_text())
+    tried = 0
+    for path in places(content):
+        for wrong in WRONG:
+            changed = replaced(content, path, wrong)
+            anything = path[:1] == ("description",) and (len(path) > 1 or isinstance(wrong, dict))
+            if anything or changed == content:
+                continue
+            if (path, wrong) in HARMLESS and (trims or path != ("trim",)):
+                (tmp_path / "model.json").write_text(json.dumps(changed))
+                load_model(tmp_path)
+            else:
+                refused(tmp_path, json.dumps(changed))
+            tried += 1
+    assert tried > 500
+
+
+@pytest.mark.parametrize("brackets", ["[]", '{"a":}'], ids=["lists", "objects"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("format",),
+        ("weights", "file"),
+        ("system",),
+        ("system", "encoder"),
+        ("system", "encoder", "kind"),
+        ("system", "encoder", "dim"),
+        ("system", "decoders", "attention"),
+        ("tokenizers", TEXT),
+        ("tokenizers", TEXT, "pieces"),
+        ("features", "dither"),
+        ("trim",),
+    ],
+    ids=".".join,
+)
+def test_deep_nesting(tmp_path, path, brackets):
+    """Deeper than can be read, and every depth around it: some can be read, but neither checked nor shown."""
+    save(tmp_path)
+    content = json.loads((tmp_path / "model.json").read_text())
+    text = json.dumps(replaced(content, path, "@"))
+    opened, closed = brackets[:-1], brackets[-1]
+    limit = sys.getrecursionlimit()
+    for depth in (50, limit // 2, *range(limit - 250, limit), 100 * limit):
+        refused(tmp_path, text.replace('"@"', opened * depth + "1" + closed * depth))
+
+
+def many(count, value):
+    return {f"x{k}": value for k in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("system", "encoder", "first_layers"), 100_000, r"first_layers: .* less than or equal to 1000"),
+        (("system", "encoder", "first_layers"), 1000, "a system that is much larger than its weights"),
+        (("system", "encoder", "dim"), 65_538, r"encoder\.dim: .* less than or equal to 65536"),
+        (("system", "encoder", "dim"), 65_536, "expected float"),
+        (("system", "encoder", "kernel_size"), 10**30 + 1, "damaged"),
+        (("system", "encoder", "subsampling_channels"), 10**30, "damaged"),
+        (
+            ("system", "decoders"),
+            many(10, {"kind": "attention", "layers": 1000}),
+            "a system that is much larger than its weights",
+        ),
+        (
+            ("system", "decoders"),
+            many(2000, {"kind": "transducer", "prediction_dim": 65536}),
+            "a system that is much larger than its weights",
+        ),
+        (
+            ("system", "encoder"),
+            {"kind": "emformer", "chunk_frames": 10**9},
+            r"chunk_frames: .* equal to 10000",
+        ),
+        (
+            ("system", "encoder"),
+            {"kind": "emformer", "left_context_frames": 10**9},
+            r"left_context_frames: .* equal to 10000",
+        ),
+        (("trim", "margin"), 10**30, r"trim\.margin: .* less than or equal to 1000000"),
+        (("features", "frame_length_ms"), 1e9, r"features\.frame_length_ms: .* less than or equal to 1000"),
+        (
+            ("features", "frame_length_ms"),
+            math.inf,
+            r"features\.frame_length_ms: .* less than or equal to 1000",
+        ),
+        (("features", "frame_shift_ms"), 1e9, r"features\.frame_shift_ms: .* less than or equal to 1000"),
+        (("features", "sample_rate"), 10**9, r"features\.sample_rate: .* less than or equal to 1000000"),
+        (("features", "dither"), 1.5, r"features\.dither: .* less than or equal to 1"),
+        (("features", "dither"), math.nan, r"features\.dither: "),
+        (("vocab_sizes", TEXT), 2**31 - 1, "the tokenizer of transcript has 5 classes"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else str(value)[:60],
+)
+def test_far_too_much(tmp_path, path, value, message):
+    """It is refused before time and memory are spent on it."""
+    save(tmp_path)
+    content = json.loads((tmp_path / "model.json").read_text())
+    start = time.process_time()
+    found = refused(tmp_path, json.dumps(replaced(content, path, value)))
+    assert time.process_time() - start < 10
+    assert re.search(message, found), found
+
+
+MEASURE = """
+import resource, sys
+from brctc.models import load_model
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+for directory in sys.argv[1:]:
+    try:
+        load_model(directory)
+    except ValueError as error:
+        assert "model.json" in str(error), error
+    else:
+        raise AssertionError("it was loaded")
+print((peak() - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_far_too_much_takes_no_memory(tmp_path):
+    """In a process of its own, whose peak nobody else has raised."""
+    directories = []
+    for path, value in (
+        (("system", "encoder", "first_layers"), 1000),
+        (("system", "encoder", "dim"), 65_536),
+        (("system", "decoders"), many(10, {"kind": "attention", "layers": 1000})),
+        (("features", "frame_length_ms"), 1e9),
+    ):
+        directories.append(tmp_path / str(len(directories)))
+        save(directories[-1])
+        content = json.loads((directories[-1] / "model.json").read_text())
+        (directories[-1] / "model.json").write_text(json.dumps(replaced(content, path, value)))
+    command = [sys.executable, "-c", MEASURE, *map(str, directories)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) < 100, "megabytes"
+
+
 def test_tokenizer_must_fit(tmp_path):
-    system = System(toy_config(), FEATURES, 7)
-    with pytest.raises(ValueError, match="the tokenizer has 5 classes, the system 7"):
-        save_model(tmp_path, system, TOKENIZER)
+    system = System(toy_config(), FEATURES, {TEXT: 7})
+    with pytest.raises(ValueError, match="the tokenizer of transcript has 5 classes, the system 7"):
+        save_model(tmp_path, system, {TEXT: TOKENIZER})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from brctc.models import subsampled_lengths
 from brctc.models.conformer import Conformer, SelfAttention
 from brctc.models.layers import Depthwise, Dropout
 from brctc.models.normalisation import Normalisation
 from brctc.models.positions import distance_scores, frame_positions, sinusoids
-from brctc.models.subsampling import Subsampling
+from brctc.models.subsampling import Subsampling, subsampled_lengths
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4])

@@ -1,168 +1,209 @@
-"""Systems as a whole: what they minimise, what trimming may not break, and that they learn."""
-
-import math
+"""Systems as a whole: taps and heads, several texts, decoders by kind, and what does not fit together."""
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-import brctc
-from brctc.align import frames_needed
-from brctc.models import Objective, System, TrimConfig
+from brctc.config import describe_problems
+from brctc.data import Padded
+from brctc.models import AttentionConfig, CTCHead, System, SystemConfig, TransducerConfig, TrimConfig
+from brctc.trim import trimmed_lengths
 from tests.models.toys import (
     CLASSES,
     FEATURES,
+    TEXT,
     TRIM,
-    Batch,
     finish_early,
-    learn,
-    learnable_batch,
+    ready_to_compare,
     toy_batch,
     toy_config,
+    toy_online,
+    toy_online_config,
     toy_system,
 )
 
-DECODERS = [
-    pytest.param({}, id="ctc"),
-    pytest.param({"attention": True}, id="attention"),
-    pytest.param({"transducer": True}, id="transducer"),
-]
+TRANSLATION = "translation"
+SIZES = {TEXT: CLASSES, TRANSLATION: 9}
+ATTENTION = AttentionConfig(layers=1, dim=12, heads=2, feed_forward_dim=20)
+
+
+def two_texts(config=None, **changes) -> System:
+    """A head for each text, the translation's on the middle."""
+    heads = {TEXT: {}, TRANSLATION: {"on": "middle" if config is None else "final"}}
+    content = (config or toy_config()).model_dump() | {"heads": heads} | changes
+    torch.manual_seed(0)
+    return ready_to_compare(System(SystemConfig.model_validate(content), FEATURES, SIZES))
+
+
+def test_heads_predict_on_any_tap():
+    """One classifier serves all taps; frames are those of the tap."""
+    system, batch = toy_system(), toy_batch()
+    finish_early(system, batch)
+    encoded = system.encode(batch.source, TRIM)
+    assert isinstance(system.heads[TEXT], CTCHead)
+    frames = {tap: hidden.lengths for tap, hidden in encoded.taps.items()}
+    assert frames["middle"].sum() > frames["trimmed"].sum() == frames["final"].sum()
+    for tap, hidden in encoded.taps.items():
+        logits, lengths = encoded.logits(tap)
+        assert torch.equal(lengths, hidden.lengths)
+        torch.testing.assert_close(logits, system.heads[TEXT](hidden.values))
+        assert not torch.allclose(logits[0, 0], encoded.logits("final").values[0, 0]) or tap == "final"
+    assert torch.equal(encoded.logits().values, encoded.logits("final").values)
+    assert encoded.final is encoded.taps["final"]
+
+
+def test_a_head_is_asked_once():
+    system, batch = toy_system(), toy_batch()
+    asked = []
+    system.heads[TEXT].register_forward_hook(lambda *_: asked.append(1))
+    encoded = system.encode(batch.source)
+    assert asked == [], "what nobody asks for is not computed"
+    assert encoded.logits().values is encoded.logits().values
+    assert len(asked) == 1
+    trimmed = system.encode(batch.source, TRIM)
+    assert len(asked) == 2, "the middle decides"
+    trimmed.logits("middle")
+    trimmed.kept_lengths("middle", TRIM)
+    assert len(asked) == 2
+
+
+def test_each_text_has_a_head_of_its_own():
+    system, batch = two_texts(), toy_batch()
+    encoded = system.encode(batch.source)
+    for text, classes in SIZES.items():
+        logits = encoded.logits("middle", text).values
+        assert logits.shape[2] == classes
+        torch.testing.assert_close(logits, system.heads[text](encoded.taps["middle"].values))
+
+
+def test_the_rule_says_whose_head_decides():
+    system, batch = two_texts(), toy_batch()
+    finish_early(system, batch)  # the transcript does
+    whole = system.encode(batch.source)
+    kept = {}
+    for text in SIZES:
+        rule = TRIM.model_copy(update={"text": text})
+        logits, lengths = whole.logits("middle", text)
+        kept[text] = trimmed_lengths(logits, lengths, threshold=0.3, margin=1, from_logits=True)
+        assert torch.equal(whole.kept_lengths("middle", rule), kept[text])
+        assert torch.equal(system.encode(batch.source, rule).final.lengths, kept[text])
+    assert not torch.equal(*kept.values())
+
+
+def test_kept_lengths_are_what_trimming_would_keep():
+    """On any tap, trimmed or not."""
+    system, batch = toy_system(), toy_batch()
+    finish_early(system, batch)
+    whole, trimmed = system.encode(batch.source), system.encode(batch.source, TRIM)
+    for encoded in (whole, trimmed):
+        assert torch.equal(encoded.kept_lengths("middle", TRIM), trimmed.final.lengths)
+        found = encoded.kept_lengths("final", TRIM)
+        assert (found <= encoded.final.lengths).all()
+
+
+def test_what_was_encoded_has_no_such_tap_or_head():
+    source = toy_batch().source
+    encoded = toy_online().encode(source)
+    with pytest.raises(ValueError, match="there is no tap 'middle'; the encoder has final"):
+        encoded.logits("middle")
+    with pytest.raises(ValueError, match="there is no tap 'middle'; the encoder has final"):
+        encoded.kept_lengths("middle", TRIM)
+    rule = TrimConfig(text=TRANSLATION)
+    online = toy_system(toy_online_config().model_copy(update={"output": TRANSLATION}))
+    window = torch.zeros(1, online.encoder.window_frames, FEATURES).double()
+    message = "there is no CTC head for 'translation': the system has transcript"
+    for call in (
+        lambda: encoded.logits(text=TRANSLATION),
+        lambda: encoded.kept_lengths("final", rule),
+        lambda: toy_system().encode(source, rule),
+        lambda: online.step(window, torch.tensor([window.shape[1]]), online.initial_state(1)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_streams_give_the_text_of_the_output():
+    for text, classes in SIZES.items():
+        system = two_texts(toy_online_config(), output=text)
+        window = system.encoder.window_frames
+        features, lengths = torch.randn(1, window, FEATURES).double(), torch.tensor([window])
+        found, _ = system.step(features, lengths, system.initial_state(1))
+        assert found.logits.shape == (1, system.encoder.chunk_frames, classes)
+        torch.testing.assert_close(found.logits, system.heads[text](found.hidden.values))
+
+
+def test_decoders_by_kind():
+    """The one that says the text of the output."""
+    decoders = {
+        "first": ATTENTION.model_copy(update={"text": TRANSLATION}),
+        "second": ATTENTION,
+        "third": ATTENTION.model_copy(update={"label_smoothing": 0.2}),
+    }
+    for output, name in ((TEXT, "second"), (TRANSLATION, "first")):
+        system = two_texts(decoders=decoders, output=output)
+        assert system.decoder("attention") is system.decoders[name]
+        assert system.decoder("transducer") is None
+    assert system.decoders["first"].end == SIZES[TRANSLATION]
+    assert system.decoders["second"].end == CLASSES
+    both = toy_system(attention=True, transducer=True)
+    assert both.decoder("transducer") is both.decoders["transducer"]
 
 
 @pytest.mark.parametrize(
-    ("decoders", "objective", "weights"),
+    ("content", "problem"),
     [
-        ({}, Objective(), {"inter_ctc": 0.3, "ctc": 0.7}),
-        ({"attention": True}, Objective(), {"inter_ctc": 0.09, "ctc": 0.21, "attention": 0.7}),
-        ({"transducer": True}, Objective(), {"inter_ctc": 0.15, "ctc": 0.35, "transducer": 1.0}),
-        ({"attention": True}, Objective(ctc_weight=1, attention_weight=0), {"inter_ctc": 0.3, "ctc": 0.7}),
-        ({}, Objective(inter_weight=0), {"ctc": 1.0}),
-        ({}, Objective(peak_first=0.1), {"inter_ctc": 0.3, "ctc": 0.7, "peak_first": 0.07}),
-        ({}, Objective(inter_weight=1, ctc_weight=2), {"inter_ctc": 2.0}),
+        (
+            {"heads": {TEXT: {"on": "midle"}}},
+            "model: heads.transcript.on: there is no tap 'midle'; the encoder has middle, trimmed, final",
+        ),
+        (
+            {"decoders": {"d": {"kind": "attention", "on": "first"}}},
+            "model: decoders.d.on: there is no tap 'first'; the encoder has middle, trimmed, final",
+        ),
+        (
+            {"encoder": {"kind": "emformer"}, "heads": {TEXT: {"on": "middle"}}},
+            "model: heads.transcript.on: there is no tap 'middle'; the encoder has final",
+        ),
+        ({"decoders": {"d": {}}}, "model: decoders.d.kind: required; there are: attention, transducer"),
+        ({"decoders": {"d": {"kind": "attention", "dim": "x"}}}, "model: decoders.d.dim: input should be"),
+        ({"attention": {}}, "model: attention: unknown key"),
+        ({"normalisation": "all"}, "model: normalisation: expected 'global', 'utterance' or 'none'"),
     ],
 )
-def test_weights_are_those_of_table_3_unless_told(decoders, objective, weights):
-    assert objective.weights(toy_config(**decoders)) == pytest.approx(weights)
+def test_parts_that_do_not_fit(content, problem):
+    with pytest.raises(ValidationError) as found:
+        SystemConfig.model_validate(content)
+    (line,) = describe_problems(found.value, SystemConfig, "model").splitlines()
+    assert line.startswith(problem)
 
 
-def test_impossible_objectives():
-    with pytest.raises(ValueError, match=r"inter_weight is 1\.5"):
-        Objective(inter_weight=1.5)
-    with pytest.raises(ValueError, match="attention_weight is -1"):
-        Objective(attention_weight=-1)
-    with pytest.raises(ValueError, match="ctc_weight is nan"):
-        Objective(ctc_weight=math.nan)
-    with pytest.raises(ValueError, match="peak_first is -1"):
-        Objective(peak_first=-1.0)
-    with pytest.raises(ValueError, match="but the system has no transducer part"):
-        Objective(transducer_weight=1.0).weights(toy_config(attention=True))
-    with pytest.raises(ValueError, match="give all three"):
-        Objective(ctc_weight=1.0).weights(toy_config(attention=True, transducer=True))
-    with pytest.raises(ValueError, match="every weight is 0"):
-        Objective(ctc_weight=0.0).weights(toy_config())
-
-
-@pytest.mark.parametrize("trim", [None, TRIM], ids=["whole", "trimmed"])
-@pytest.mark.parametrize("decoders", DECODERS)
-def test_loss_is_the_weighed_mean_over_utterances(decoders, trim):
-    """Part by part, for the batch and for each utterance by itself; gradients likewise."""
-    system = toy_system(**decoders)
-    batch = toy_batch()
-    finish_early(system, batch)
-    objective = Objective(
-        brctc.EarlyFinish(3.0), brctc.EarlyFinish(2.0) if not trim else None, trim, peak_first=0.2
+def test_texts_without_a_vocabulary():
+    with pytest.raises(ValueError, match=r"model\.heads\.transcript: there are no tokens for .*transcript"):
+        System(toy_config(), FEATURES, {TRANSLATION: 9})
+    config = toy_config().model_copy(
+        update={"decoders": {"t": TransducerConfig(prediction_dim=4, joint_dim=4, text=TRANSLATION)}}
     )
-    found = system(batch, objective)
-    weights = objective.weights(system.config)
-    assert set(found) == {"loss", *weights} | ({"factor"} if trim else set())
-    total = sum(weight * found[name] for name, weight in weights.items())
-    torch.testing.assert_close(found["loss"].detach(), total)
-    assert found["loss"].requires_grad
-    assert not any(found[name].requires_grad for name in weights)
-
-    singles = [system(batch.alone(n), objective) for n in range(3)]
-    for name in ("loss", *weights):
-        torch.testing.assert_close(found[name], torch.stack([single[name] for single in singles]).mean())
-    parameters = list(system.parameters())
-    expected = torch.autograd.grad(sum(single["loss"] for single in singles) / 3, parameters)
-    torch.testing.assert_close(torch.autograd.grad(found["loss"], parameters), expected)
+    with pytest.raises(ValueError, match=r"model\.decoders\.t\.text: there are no tokens for .*translation"):
+        System(config, FEATURES, {TEXT: 5})
 
 
-def test_ctc_parts_are_the_criterion():
-    system, batch = toy_system(), toy_batch()
-    risks = brctc.EarlyFinish(3.0), brctc.EarlyEmission(2.0)
-    found = system(batch, Objective(*risks))
-    encoded = system.encode(batch.features, batch.lengths)
-    for name, logits, risk in zip(
-        ("inter_ctc", "ctc"), (encoded.inter_logits, encoded.logits), risks, strict=True
-    ):
-        expected = brctc.bayes_risk_ctc_loss(
-            logits.log_softmax(-1).transpose(0, 1), batch.targets, encoded.lengths, batch.target_lengths, risk
-        )
-        torch.testing.assert_close(found[name], expected.detach())
+def test_statistics_belong_to_the_system():
+    """They are stored with it, and no optimiser sees them."""
+    system, source = toy_system(), toy_batch().source
+    mean, std = torch.randn(FEATURES).double(), 1 + torch.rand(FEATURES).double()
+    before = system.encode(source).logits().values[0]
+    system.set_statistics(mean, std)
+    assert torch.equal(system.state_dict()["normalisation.mean"], mean)
+    assert not any("normalisation" in name for name, _ in system.named_parameters())
+    moved = Padded(source.values * std + mean, source.lengths)
+    system.set_statistics(torch.zeros(FEATURES), torch.ones(FEATURES))
+    plain = system.encode(source).logits().values[0]
+    system.set_statistics(mean, std)
+    torch.testing.assert_close(system.encode(moved).logits().values[0], plain)
+    assert not torch.allclose(before, plain)
 
 
-def test_factor_is_frames_kept_of_all():
-    system, batch = toy_system(), toy_batch()
-    finish_early(system, batch)
-    found = system(batch, Objective(trim=TRIM))
-    encoded = system.encode(batch.features, batch.lengths, TRIM)
-    assert (encoded.lengths >= frames_needed(batch.targets, batch.target_lengths)).all()
-    assert found["factor"].item() == pytest.approx(
-        int(encoded.lengths.sum()) / int(encoded.inter_lengths.sum())
-    )
-    assert found["factor"] < 1
-
-
-def test_trimming_leaves_every_target_possible():
-    """A model that says nothing would be trimmed to the margin: too short for its labels."""
-    system = toy_system(subsampling=1)
-    with torch.no_grad():
-        system.encoder.ctc.weight.zero_()
-        system.encoder.ctc.bias.copy_(torch.tensor([30.0] + [0.0] * (CLASSES - 1)))
-    features = torch.randn(3, 12, FEATURES, dtype=torch.double)
-    targets = torch.tensor([[1, 1, 2, 2], [1, 2, 3, 0], [4, 4, 0, 0]])
-    batch = Batch(features, torch.tensor([12, 12, 12]), targets, torch.tensor([4, 3, 2]))
-    assert frames_needed(targets, batch.target_lengths).tolist() == [6, 3, 3]
-    trim = TrimConfig(margin=1)
-    assert system.encode(features, batch.lengths, trim).lengths.tolist() == [1, 1, 1]
-    found = system(batch, Objective(trim=trim))
-    assert found["loss"].isfinite()
-    assert found["factor"].item() == pytest.approx(12 / 36)
-
-
-def test_frames_needed_agrees_with_check_feasible():
-    generator = torch.Generator().manual_seed(0)
-    targets = torch.randint(1, 3, (30, 6), generator=generator)
-    lengths = torch.randint(0, 7, (30,), generator=generator)
-    needed = frames_needed(targets, lengths)
-    assert brctc.check_feasible(targets, needed.clamp(min=1), lengths) == []
-    short = brctc.check_feasible(targets, (needed - 1).clamp(min=1), lengths)
-    assert {n: frames for n, frames, _ in short} == {n: f for n, f in enumerate(needed.tolist()) if f > 1}
-
-
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
-@pytest.mark.parametrize("decoders", DECODERS)
-def test_systems_learn(decoders, positions):
-    """Thirty steps on one batch: every part of the loss falls."""
-    torch.manual_seed(0)
-    config = toy_config(dim=32, positions=positions, subsampling=2, dropout=0.0, **decoders)
-    system = System(config, FEATURES, CLASSES)
-    batch = learnable_batch()
-    objective = Objective()
-    before, after = learn(system, batch, objective)
-    assert after["loss"] < 0.3 * before["loss"], (before, after)
-    for name in objective.weights(config):
-        assert after[name] < before[name], name
-
-
-@pytest.mark.parametrize("decoders", DECODERS)
-def test_bfloat16_autocast(decoders):
-    torch.manual_seed(0)
-    system = System(toy_config(**decoders), FEATURES, CLASSES)
-    batch = learnable_batch()
-    exact = system.eval()(batch, Objective(trim=TrimConfig(margin=100)))
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = system(batch, Objective(trim=TrimConfig(margin=100)))
-    rough["loss"].backward()
-    torch.testing.assert_close(rough["loss"], exact["loss"], rtol=0.05, atol=0)
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in system.parameters())
+def test_configurations_say_what_they_can():
+    assert toy_online_config().streaming
+    assert not toy_config().streaming
+    assert toy_system().device == torch.device("cpu")

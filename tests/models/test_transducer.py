@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+from brctc.data import Padded
 from brctc.models.transducer import BLANK
-from tests.models.toys import CLASSES, toy_batch, toy_system
+from tests.models.toys import CLASSES, TEXT, one_of, toy_batch, toy_system
 
 
 @pytest.fixture(scope="module")
 def transducer():
-    return toy_system(transducer=True).transducer
+    return toy_system(transducer=True).decoders["transducer"]
 
 
 def test_steps_as_the_whole_prediction_network(transducer):
@@ -46,17 +47,15 @@ def test_joint_by_its_formula(transducer):
 
 
 def test_loss_is_that_of_the_joint(transducer):
-    batch = toy_batch()
-    lengths = torch.tensor([9, 7, 5])
-    hidden = torch.randn(3, 9, 16, dtype=torch.double)
-    hidden[1, 7:] = 1e3  # behind the end
-    found = transducer.loss(hidden, lengths, batch.targets, batch.target_lengths)
+    targets = toy_batch().targets[TEXT]
+    memory = Padded(torch.randn(3, 9, 16, dtype=torch.double), torch.tensor([9, 7, 5]))
+    memory.values[1, 7:] = 1e3  # behind the end
+    found = transducer.loss(memory, targets)
     losses = []
     for n in range(3):
-        frames, labels = int(lengths[n]), batch.targets[n, : batch.target_lengths[n]].tolist()
-        log_probs = transducer.joint(
-            hidden[n, :frames, None], transducer.predictions(torch.tensor([labels]))[0]
-        )
+        hidden, own = one_of(memory, n).values[0], one_of(targets, n).values
+        frames, labels = len(hidden), own[0].tolist()
+        log_probs = transducer.joint(hidden[:, None], transducer.predictions(own)[0])
         # alpha[u]: the summed probability of all ways to have said u labels when frame t begins
         alpha = [torch.zeros((), dtype=torch.double)]
         for t in range(frames):

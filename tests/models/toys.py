@@ -1,16 +1,15 @@
 """Small systems and batches for tests, in double precision where results are compared."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from brctc.data import Batch, Padded, pad
 from brctc.models import (
     AttentionConfig,
+    ConformerConfig,
     EmformerConfig,
-    EncoderConfig,
-    Objective,
+    EncoderStream,
     System,
     SystemConfig,
     TransducerConfig,
@@ -18,22 +17,24 @@ from brctc.models import (
 )
 
 FEATURES, CLASSES = 11, 5
+TEXT = "transcript"
 
 
-class Batch(NamedTuple):
-    features: Tensor
-    lengths: Tensor
-    targets: Tensor
-    target_lengths: Tensor
+def make_batch(source: Padded, targets: Padded) -> Batch:
+    """Utterances whose texts nobody reads."""
+    ids = [f"u{n}" for n in range(len(source.lengths))]
+    return Batch(ids, source, {TEXT: [""] * len(ids)}, {TEXT: targets})
 
-    def alone(self, n: int) -> "Batch":
-        frames, labels = int(self.lengths[n]), int(self.target_lengths[n])
-        return Batch(
-            self.features[n : n + 1, :frames],
-            self.lengths[n : n + 1],
-            self.targets[n : n + 1, :labels],
-            self.target_lengths[n : n + 1],
-        )
+
+def one_of(sequences: Padded, n: int) -> Padded:
+    """One sequence of a batch, without padding."""
+    length = int(sequences.lengths[n])
+    return Padded(sequences.values[n : n + 1, :length], sequences.lengths[n : n + 1])
+
+
+def alone(batch: Batch, n: int) -> Batch:
+    """One utterance of a batch, without padding."""
+    return make_batch(one_of(batch.source, n), one_of(batch.targets[TEXT], n))
 
 
 def toy_batch(lengths=(63, 40, 29), target_lengths=(4, 5, 2), dtype=torch.double, padding=torch.nan) -> Batch:
@@ -41,22 +42,20 @@ def toy_batch(lengths=(63, 40, 29), target_lengths=(4, 5, 2), dtype=torch.double
     generator = torch.Generator().manual_seed(1)
     features = [torch.randn(t, FEATURES, generator=generator, dtype=dtype) for t in lengths]
     labels = [torch.randint(1, CLASSES, (u,), generator=generator) for u in target_lengths]
-    return Batch(
-        pad_sequence(features, batch_first=True, padding_value=padding),
-        torch.tensor(lengths),
-        pad_sequence(labels, batch_first=True),
-        torch.tensor(target_lengths),
-    )
+    values = pad_sequence(features, batch_first=True, padding_value=padding)
+    return make_batch(Padded(values, torch.tensor(lengths)), pad(labels))
 
 
 def toy_config(attention=False, transducer=False, normalisation="global", **encoder) -> SystemConfig:
     sizes = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "kernel_size": 7, "subsampling_channels": 3}
+    decoders = {}
+    if attention:
+        decoders["attention"] = AttentionConfig(layers=2, dim=12, heads=2, feed_forward_dim=20)
+    if transducer:
+        decoders["transducer"] = TransducerConfig(prediction_dim=10, prediction_layers=2, joint_dim=14)
     return SystemConfig(
-        encoder=EncoderConfig(**{**sizes, "first_layers": 2, "second_layers": 1, **encoder}),
-        attention=AttentionConfig(layers=2, dim=12, heads=2, feed_forward_dim=20) if attention else None,
-        transducer=TransducerConfig(prediction_dim=10, prediction_layers=2, joint_dim=14)
-        if transducer
-        else None,
+        encoder=ConformerConfig(**{**sizes, "first_layers": 2, "second_layers": 1, **encoder}),
+        decoders=decoders,
         normalisation=normalisation,
     )
 
@@ -68,17 +67,27 @@ def toy_online_config(attention=False, **encoder) -> SystemConfig:
     return toy_config(attention).model_copy(update={"encoder": emformer})
 
 
-def toy_system(config: SystemConfig | None = None, seed=0, **options) -> System:
-    """Ready to compare: in double precision, without dropout, and with no weight close to zero, as
-    residual branches are at first."""
-    torch.manual_seed(seed)
-    system = System(config or toy_config(**options), FEATURES, CLASSES).double().eval()
+def ready_to_compare(system: System) -> System:
+    """In double precision, without dropout, and with no weight close to zero, as residual branches are at
+    first."""
+    system.double().eval()
     if system.config.normalisation == "global":
-        system.set_statistics(0.3 * torch.randn(FEATURES), 0.5 + torch.rand(FEATURES))
+        system.set_statistics(0.3 * torch.randn(system.input_size), 0.5 + torch.rand(system.input_size))
     with torch.no_grad():
         for parameter in system.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return system
+
+
+def toy_system(config: SystemConfig | None = None, seed=0, **options) -> System:
+    torch.manual_seed(seed)
+    return ready_to_compare(System(config or toy_config(**options), FEATURES, {TEXT: CLASSES}))
+
+
+def small_system(config: SystemConfig, seed=0) -> System:
+    """As training begins: in single precision, with small residual branches."""
+    torch.manual_seed(seed)
+    return System(config, FEATURES, {TEXT: CLASSES})
 
 
 TRIM = TrimConfig(threshold=0.3, margin=1)
@@ -87,14 +96,12 @@ TRIM = TrimConfig(threshold=0.3, margin=1)
 def finish_early(system: System, batch: Batch) -> None:
     """Fits the CTC output so that most frames of the second part of each utterance are blanks: TRIM trims."""
     with torch.no_grad():
-        features = system.normalisation(batch.features, batch.lengths)
-        hidden, lengths = system.encoder.enter(features, batch.lengths)
-        hidden = system.encoder.first(hidden, lengths)
+        hidden, lengths = system.encode(batch.source).taps["middle"]
         frames = torch.cat([hidden[n, :length] for n, length in enumerate(lengths)])
         late = [torch.arange(int(length)) >= length * (0.6 - 0.1 * n) for n, length in enumerate(lengths)]
         wanted = torch.cat(late).to(frames.dtype)[:, None] * 10 - 5
         fit = torch.linalg.lstsq(torch.cat([frames, torch.ones_like(frames[:, :1])], 1), wanted).solution
-        head = system.encoder.ctc
+        head = system.heads[TEXT]
         head.weight.mul_(0.1)
         head.bias.zero_()
         head.weight[0] = fit[:-1, 0]
@@ -113,38 +120,26 @@ def learnable_batch(utterances=6, seed=0) -> Batch:
         line = torch.cat([*parts, gaps[-1]])
         features.append(line + 0.1 * torch.randn(line.shape, generator=generator))
         targets.append(labels)
-    return Batch(
-        pad_sequence(features, batch_first=True),
-        torch.tensor([len(line) for line in features]),
-        pad_sequence(targets, batch_first=True),
-        torch.tensor([len(labels) for labels in targets]),
-    )
-
-
-def learn(system: System, batch: Batch, objective: Objective) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The losses before and after thirty steps on one batch."""
-    optimizer = torch.optim.Adam(system.parameters(), 1e-2)
-    before = after = system(batch, objective)
-    for _ in range(30):
-        after = system(batch, objective)
-        optimizer.zero_grad()
-        after["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(system.parameters(), 5.0)
-        optimizer.step()
-    return before, after
+    return make_batch(pad(features), pad(targets))
 
 
 def toy_online(attention=False, **encoder) -> System:
     return toy_system(toy_online_config(attention, **encoder))
 
 
-def random_features(frames, seed=0, dtype=torch.double):
+def random_features(frames, seed=0, dtype=torch.double) -> Tensor:
     return torch.randn(frames, FEATURES, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def encode_alone(system, features):
     with torch.no_grad():
-        return system.encode(features[None], torch.tensor([len(features)]))
+        return system.encode(pad([features]))
+
+
+def logits_alone(system, features) -> Tensor:
+    """(T, C): the CTC output of one utterance."""
+    with torch.no_grad():
+        return encode_alone(system, features).logits().values[0]
 
 
 KINDS = [
@@ -159,7 +154,7 @@ KINDS = [
 ]
 
 
-def push_all(stream, features, portions):
+def push_all(stream: EncoderStream, features, portions):
     """Reads after every portion; what is left behind the last one comes at once."""
     read, first = [], 0
     for size in portions:

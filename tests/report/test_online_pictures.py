@@ -15,11 +15,8 @@ from brctc.train import train
 from tests.evaluate.online_toys import DRIFT_S, LENGTH_S
 from tests.train.tiny import EMFORMER, tiny_recipe
 
-STAGE = {
-    "steps": 6,
-    "weights": {"inter": 0, "ctc": 1.0},
-    "final_risk": {"kind": "early-emission", "factor": [[0, 0], [4, 7]]},
-}
+RISK = {"kind": "early-emission", "factor": [[0, 0], [4, 7]]}
+STAGE = {"steps": 6, "losses": {"final": {"kind": "ctc", "on": "final", "weight": 1.0, "risk": RISK}}}
 
 
 def online_recipe(folder):
@@ -42,7 +39,7 @@ def bands(panel):
 
 def test_words_are_bands_behind_their_spikes(run, split):
     figure = plot_posteriors([run], split, 1)
-    times = split.utterances[1].word_times
+    times = split.examples[1].word_times
     _, panel = figure.get_axes()
     found = bands(panel)
     assert [band.get_x() for band in found] == pytest.approx([time.start_s for time in times])
@@ -64,7 +61,7 @@ def test_spikes_have_the_colours_of_their_words(run, split):
 def test_without_word_times(run, split):
     figure = plot_posteriors([run], split, 9)
     assert bands(figure.get_axes()[1]) == []
-    assert figure.get_suptitle().startswith("All is said: early after")
+    assert figure.get_suptitle().startswith("Last token: early after")
 
 
 def test_evolution_has_bands_too(run, split):
@@ -73,7 +70,7 @@ def test_evolution_has_bands_too(run, split):
     shot = Snapshot(run.directory, 0, "only", 0.0, ["u1"], ["one two"], [posterior], [-posterior])
     run.snapshots.append(shot)
     panels = plot_evolution([run], split).get_axes()
-    assert [len(bands(panel)) for panel in panels] == [0, 0] + [len(split.utterances[1].word_times)] * 2
+    assert [len(bands(panel)) for panel in panels] == [0, 0] + [len(split.examples[1].word_times)] * 2
 
 
 def test_texts(run, split):

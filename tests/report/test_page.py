@@ -1,5 +1,7 @@
 """The page stands alone, shows every part, and what cannot be shown is named."""
 
+import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -7,10 +9,15 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
+from brctc.data import Prepared
 from brctc.evaluate import Evaluation
 from brctc.files import write_json
 from brctc.report import make_report, name_runs, sections, write_report
+from brctc.report import runs as report_runs
+from brctc.report.escaping import escape
+from brctc.report.pictures import look_at
 from brctc.report.runs import read_run
 from tests.evaluate.conftest import QUICK
 from tests.report.test_tables import Cells
@@ -40,7 +47,7 @@ class Outside(HTMLParser):
 @pytest.fixture(scope="module")
 def page(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "new" / "report.html"
-    found = make_report(trained.runs, out, examples=2, command="brctc report <a> b", **QUICK)
+    found = make_report(trained.runs, out, examples=2, command="brctc report <a> b", options=QUICK)
     return out, found
 
 
@@ -102,22 +109,86 @@ def test_the_table_has_the_numbers_of_the_json(page):
         def numbers(title, column=column):
             return [float(number) for number in re.findall(r"[-+]?[\d.]+", rows[title][column])]
 
-        error, timed = system["error"], system["real_time"]
-        expected = [100 * error["rate"], 100 * error["low"], 100 * error["high"]]
+        error, timed = system["scores"]["error-rate"], system["real_time"]
+        expected = [100 * error["value"], 100 * error["low"], 100 * error["high"]]
         assert numbers("error rate, % (95% interval)") == pytest.approx(expected, abs=0.0051)
-        assert numbers("errors / characters") == [error["errors"], error["tokens"]]
+        assert numbers("errors / characters") == [float(count) for count in error["detail"].split(" / ")]
         assert numbers("down-sampling factor") == pytest.approx(
             [system["down_sampling"]["factor"]], abs=0.00051
         )
         assert numbers("real-time factor, RTF") == pytest.approx([timed["rtf"]], rel=0.006)
         assert numbers("  of the encoder") == pytest.approx([timed["encoder_rtf"]], rel=0.006)
-        if system["difference"]:
-            expected = [100 * system["difference"][name] for name in ("difference", "low", "high")]
+        assert bool(system["differences"]) == (column > 0)
+        if system["differences"]:
+            difference = system["differences"]["error-rate"]
+            expected = [100 * difference[name] for name in ("value", "low", "high")]
             assert numbers("difference to vanilla, points") == pytest.approx(expected, abs=0.0051)
             assert numbers("RTF against vanilla") == pytest.approx([100 * (timed["ratio"] - 1)], abs=0.51)
     embedded = text[text.index("(JSON)</summary><pre>") + len("(JSON)</summary><pre>") :]
     embedded = embedded[: embedded.index("</pre>")].replace("&quot;", '"').replace("&amp;", "&")
     assert json.loads(embedded) == plain
+
+
+HIDDEN = "right\u202eleft\u2066\u200b\ufeff\x00\x1b[31m\x7f\u2028\xad\U000e0041"
+SHOWN = r"right\u202eleft\u2066\u200b\ufeff\u0000\u001b[31m\u007f\u2028\u00ad\udb40\udc41"
+
+
+def test_invisible_characters_are_shown():
+    """A text that turns the direction of what follows, or hides a part of itself, cannot."""
+    assert escape(HIDDEN) == SHOWN
+    assert json.loads(f'"{SHOWN}"') == HIDDEN
+    assert escape("a \ud800 b") == r"a \ud800 b"
+    plain = "naïve 中文 שלום عربي می\u200cدانم 👩\u200d💻\n\t<&"  # noqa: RUF001 (written with joiners)
+    assert escape(plain) == plain.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def test_names_and_texts_hide_nothing(copies, trained, evaluation, tmp_path):
+    """A run, the corpus and a transcript: in tables, titles, plots, recipes and numbers."""
+    name = "evil\u202e<b>"
+    run = copies[0].rename(tmp_path / name)
+    found = Evaluation.from_json(evaluation.to_json().replace('"vanilla"', f'"{name}"'))
+    found = dataclasses.replace(found, corpus="corpus\u2067")
+    prepared = Prepared(trained.test.directory, "test")
+    for i, example in enumerate(prepared.examples):
+        prepared.examples[i] = dataclasses.replace(example, texts={"transcript": f"1\u202e2 {i} & <i>"})
+    out = tmp_path / "report.html"
+    write_report([run, copies[1]], out, found, prepared=prepared, examples=1, command=f"brctc report {name}")
+    text = out.read_text()
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)
+    assert r"evil\u202e&lt;b&gt;" in text
+    assert r"Bayes-risk CTC on corpus\u2067" in text
+    posteriors = text[text.index('<section id="posteriors">') : text.index('<section id="evolution">')]
+    assert r"it should be: 1\u202e2" in posteriors
+    for svg in re.findall(r"<svg .*?</svg>", text, re.DOTALL):
+        ET.fromstring(svg.replace("xlink:href", "href"))
+    assert "<b>" not in text.replace(r"<b>evil\u202e&lt;b&gt;</b>", "").replace("<b>brctc</b>", "")
+
+
+def test_models_are_read_once(trained, tmp_path, monkeypatch):
+    """And once more by what decodes with them."""
+    read = []
+    load = report_runs.load_model
+    monkeypatch.setattr(report_runs, "load_model", lambda path: read.append(path) or load(path))
+    make_report(trained.runs, tmp_path / "report.html", examples=1, options=QUICK)
+    assert read == [run / "model" for run in trained.runs]
+
+
+def test_a_system_without_ctc_or_attention_maps_is_shown_all_the_same(trained):
+    """What there is nothing to draw of is said."""
+    first, second = (read_run(run.name, run) for run in trained.runs)
+    system = copy.deepcopy(second.model.system)
+    system.config = system.config.model_copy(update={"heads": {}})
+    mute = dataclasses.replace(second, model=dataclasses.replace(second.model, system=system))
+    assert "what they give out: brctc.<" in sections.posteriors([first, mute], trained.test, 1)
+    assert "no spikes, of: brctc.<" in sections.attention([first, mute], trained.test)
+    with pytest.raises(ValueError, match="no CTC head for transcript"):
+        look_at(mute.model, trained.test, 0)
+    system = copy.deepcopy(second.model.system)
+    system.encoder = torch.nn.Identity()
+    blind = dataclasses.replace(second, model=dataclasses.replace(second.model, system=system))
+    assert "no maps of attention, or no spikes, of: brctc.<" in sections.attention(
+        [first, blind], trained.test
+    )
 
 
 @pytest.fixture
@@ -145,8 +216,12 @@ BROKEN = {
     "spoilt metrics": ("metrics.jsonl", spoil_line, "is damaged"),
     "empty metrics": ("metrics.jsonl", lambda path: path.write_text(""), "is empty"),
     "no snapshot": (SNAPSHOT, lambda path: path.unlink(), "a snapshot that the run's recipe asks for"),
-    "half a snapshot": (SNAPSHOT, cut_short, "is no snapshot of brctc, or damaged"),
-    "another file": (SNAPSHOT, lambda path: path.write_text("hello"), "is no snapshot of brctc, or damaged"),
+    "half a snapshot": (SNAPSHOT, cut_short, "is not a snapshot of brctc, or is damaged"),
+    "another file": (
+        SNAPSHOT,
+        lambda path: path.write_text("hello"),
+        "is not a snapshot of brctc, or is damaged",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from brctc.data import FeatureConfig, Prepared, PreparedWriter, TokenConfig, Tokenizer, WordTime
+from brctc.data import FeatureConfig, Prepared, TokenConfig, Tokenizer, WordTime
 from brctc.models import System, SystemConfig, TrimConfig
 from brctc.models.bundle import Model
 from brctc.report.attention import _share, _sources, attention_index, plot_attention
@@ -18,6 +18,7 @@ from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import read_run
 from brctc.report.spikes import input_clock, part, said_spikes, spread_labels, target_spikes
 from brctc.report.style import INK, new_figure, styled, to_svg
+from tests.data.splits import write_split
 from tests.train.tiny import ENCODER
 
 TOKENIZER = Tokenizer.train(["abc"], TokenConfig(kind="char"))
@@ -82,7 +83,7 @@ def test_posteriors_over_the_input(runs, trained):
     index = example_indices(trained.test, 1)[0]
     figure = plot_posteriors(runs, trained.test, index)
     ink, *panels = figure.get_axes()
-    utterance = trained.test.utterances[index]
+    utterance = trained.test.examples[index]
     assert len(ink.get_images()) == 1
     assert len(ink.patches) == len(utterance.word_times)
     assert ink.get_xlim() == panels[0].get_xlim() == (0, utterance.num_frames)
@@ -90,7 +91,7 @@ def test_posteriors_over_the_input(runs, trained):
         look = look_at(run.model, trained.test, index)
         said = run.model.tokenizer.decode(look.tokens)
         assert panel.get_title("left").startswith(f"{run.name}: {said}")
-        assert ("it should be" in panel.get_title("left")) == (said != utterance.text)
+        assert ("it should be" in panel.get_title("left")) == (said != utterance.texts["transcript"])
         cut = [text.get_text() for text in panel.texts if "cut off" in text.get_text()]
         left = utterance.num_frames - look.kept
         assert cut == ([f"cut off: {left} of {utterance.num_frames} frames"] if left else [])
@@ -118,15 +119,15 @@ def test_attention_maps(runs, trained):
     figure = plot_attention(runs, trained.test, index)
     panels = [panel for panel in figure.get_axes() if panel.get_images()]
     assert len(panels) == 2 * 2 * 2  # runs, layers, heads
-    frames = trained.test.utterances[index].num_frames
+    frames = trained.test.examples[index].num_frames
     kept = look_at(runs[1].model, trained.test, index).kept
     sizes = [panel.get_images()[0].get_array().shape for panel in panels]
     assert sizes == [(frames, frames)] * 6 + [(kept, kept)] * 2
 
 
 def test_what_a_spike_has_to_fetch(runs, trained):
-    utterance, tokenizer = trained.test.utterances[0], runs[0].model.tokenizer
-    tokens = tokenizer.encode(utterance.text)
+    utterance, tokenizer = trained.test.examples[0], runs[0].model.tokenizer
+    tokens = tokenizer.encode(utterance.texts["transcript"])
     table = np.zeros((utterance.num_frames, tokenizer.size), np.float32)
     frames = list(range(len(tokens)))
     right = Look(part(table, tokens, frames, tokenizer), tokens, frames, 9)
@@ -143,10 +144,11 @@ def test_what_a_spike_has_to_fetch(runs, trained):
 def test_results_and_beams(evaluation):
     figure = plot_results(evaluation)
     for system in evaluation.systems:
-        assert f"{system.error.rate:.2%}" in texts_of(figure)
+        assert f"{system.scores['error-rate'].value:.2%}" in texts_of(figure)
     assert figure.get_suptitle().startswith("brctc: ")
     errors, factors, speeds = figure.get_axes()
-    assert [bar.get_width() for bar in errors.patches] == [100 * s.error.rate for s in evaluation.systems]
+    rates = [system.scores["error-rate"].value for system in evaluation.systems]
+    assert [bar.get_width() for bar in errors.patches] == [100 * rate for rate in rates]
     assert [bar.get_width() for bar in factors.patches] == [
         s.down_sampling.factor for s in evaluation.systems
     ]
@@ -158,6 +160,28 @@ def test_results_and_beams(evaluation):
         points = [point for point in evaluation.sweep if point.name == name]
         assert line.get_xydata().tolist() == [[point.beam, point.real_time.rtf] for point in points]
     assert panel.get_xlabel() == "beam [hypotheses]"
+
+
+def test_what_cannot_be_trimmed_has_no_factor(evaluation):
+    systems = [dataclasses.replace(system, trimmable=i == 0) for i, system in enumerate(evaluation.systems)]
+    figure = plot_results(dataclasses.replace(evaluation, systems=tuple(systems)))
+    _, factors, _ = figure.get_axes()
+    assert [bar.get_width() for bar in factors.patches] == [systems[0].down_sampling.factor]
+    assert "cannot be trimmed" in texts_of(figure)
+    assert "of the frames" not in figure.get_suptitle()
+    assert "of the frames" in plot_results(evaluation).get_suptitle()
+
+
+def test_losses_below_zero_have_a_place(runs):
+    """A risk takes them there."""
+    assert plot_curves(runs).get_axes()[0].get_yscale() == "log"
+    metrics = [line | {"loss": line["loss"] - 100} if "loss" in line else line for line in runs[1].metrics]
+    losses = plot_curves([runs[0], dataclasses.replace(runs[1], metrics=metrics)]).get_axes()[0]
+    assert losses.get_yscale() == "symlog"
+    low, high = losses.get_ylim()
+    for line in losses.lines:
+        if len(line.get_ydata()) > 2:
+            assert low <= min(line.get_ydata()) <= max(line.get_ydata()) <= high
 
 
 def test_curves(runs):
@@ -225,12 +249,10 @@ def test_numbers_of_logarithmic_axes_are_plain(runs):
 def test_long_titles_of_panels_stay_inside(runs, trained):
     """However long the text is that should have been said."""
     index = example_indices(trained.test, 1)[0]
-    texts = [f"{utterance.text} " + "seventy two " * 20 for utterance in trained.test.utterances]
     prepared = Prepared(trained.test.directory, "test")
-    prepared.utterances = [
-        dataclasses.replace(utterance, text=text.strip())
-        for utterance, text in zip(prepared.utterances, texts, strict=True)
-    ]
+    for i, utterance in enumerate(prepared.examples):
+        text = f"{utterance.texts['transcript']} " + "seventy two " * 20
+        prepared.examples[i] = dataclasses.replace(utterance, texts={"transcript": text.strip()})
     figure = plot_posteriors(runs, prepared, index)
     figure.draw_without_rendering()
     for panel in figure.get_axes()[1:]:
@@ -247,19 +269,18 @@ def speech(tmp_path, runs):
     config = FeatureConfig()
     rng = np.random.default_rng(0)
     times = [WordTime("one", 0.1, 0.4), WordTime("two", 0.5, 0.9)]
-    with PreparedWriter(
-        tmp_path, "test", feature_dim=80, frame_shift_s=0.01, feature_config=config
-    ) as writer:
-        writer.add("timed", "one two", rng.normal(size=(100, 80)), word_times=times)
-        writer.add("untimed", "one two", rng.normal(size=(101, 80)))
+    examples = {
+        "timed": ("one two", rng.normal(size=(100, 80)), times),
+        "untimed": ("one two", rng.normal(size=(101, 80)), None),
+    }
+    prepared = write_split(tmp_path, "test", examples, feature_config=config)
     torch.manual_seed(0)
     encoder = ENCODER | {"subsampling": 4, "subsampling_channels": 4}
-    system = System(SystemConfig.model_validate({"encoder": encoder}), 80, tokenizer.size).eval()
-    models = [Model(system, tokenizer, config, trim, {}) for trim in (None, TrimConfig(threshold=0.1))]
-    return (
-        [dataclasses.replace(run, model=model) for run, model in zip(runs, models, strict=True)],
-        Prepared(tmp_path, "test"),
-    )
+    config_of_system = SystemConfig.model_validate({"encoder": encoder})
+    system = System(config_of_system, 80, {"transcript": tokenizer.size}).eval()
+    trims = (None, TrimConfig(threshold=0.1))
+    models = [Model(system, {"transcript": tokenizer}, config, trim, {}) for trim in trims]
+    return [dataclasses.replace(run, model=model) for run, model in zip(runs, models, strict=True)], prepared
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from brctc.evaluate import Comparison, DownSampling, ErrorRate, Evaluation, RealTime, SystemResult
+from brctc.evaluate import Difference, DownSampling, Evaluation, MetricInfo, RealTime, Score, SystemResult
 from brctc.report import results_table, to_html, to_markdown, to_rich
 
 VANILLA = SystemResult(
@@ -16,10 +16,11 @@ VANILLA = SystemResult(
     parameters=1_234_567,
     risk="none",
     trims=False,
+    trimmable=True,
     steps=6000,
     train_s=1500.0,
-    error=ErrorRate(83, 10_000, 0.0083, 0.0061, 0.0109, 60, 20, 3),
-    difference=None,
+    scores={"error-rate": Score(0.0083, 0.0061, 0.0109, "83 / 10,000")},
+    differences={},
     down_sampling=DownSampling(0.9241, 0.0512),
     real_time=RealTime("plain | CTC", 100.0, 3.0, 9.0, 0.03, 0.09, 0.12, 1.0),
 )
@@ -29,8 +30,8 @@ BRCTC = dataclasses.replace(
     risk="early-finish 6",
     trims=True,
     steps=None,
-    error=ErrorRate(95, 10_000, 0.0095, 0.0072, 0.012, 60, 30, 5),
-    difference=Comparison(0.0083, 0.0095, 0.0012, -0.0004, 0.0028, 0.1),
+    scores={"error-rate": Score(0.0095, 0.0072, 0.012, "95 / 10,000")},
+    differences={"error-rate": Difference(0.0012, -0.0004, 0.0028, 0.1)},
     down_sampling=DownSampling(0.1412, 0.0512),
     real_time=RealTime("brctc", 100.0, 2.0, 3.5, 0.02, 0.035, 0.055, 0.055 / 0.12),
 )
@@ -39,7 +40,7 @@ FOUND = Evaluation(
     split="test",
     utterances=1100,
     duration_s=5000.0,
-    unit="word",
+    metrics={"error-rate": MetricInfo("error rate", "%", 100.0, False, "errors / words")},
     rtf_utterances=20,
     sweep_utterances=5,
     repeats=3,
@@ -95,6 +96,12 @@ def test_a_system_alone_is_compared_with_nothing():
     rows = rows_of(results_table(dataclasses.replace(FOUND, systems=(VANILLA,)), paper=False))
     assert len(rows) == 11
     assert not [title for title in rows if VANILLA.name in title]
+
+
+def test_what_cannot_be_trimmed_has_no_factor():
+    systems = (dataclasses.replace(VANILLA, trimmable=False), BRCTC)
+    rows = rows_of(results_table(dataclasses.replace(FOUND, systems=systems), paper=False))
+    assert rows["down-sampling factor"] == ["-", "0.141"]
 
 
 def test_the_papers_own_figures():
@@ -153,6 +160,58 @@ def test_markdown_has_the_same_cells():
     for line, row in zip(rows, table.rows, strict=True):
         found = [cell.replace("\0", "|") for cell in line.replace("\\|", "\0").split("|")[1:-1]]
         assert [cell.strip() for cell in found] == [cell.strip() for cell in row]
+
+
+def with_metrics(**infos):
+    """The same systems, measured with these metrics: their scores are 0.25 and 0.5."""
+    systems = [
+        dataclasses.replace(
+            system,
+            scores={name: Score(0.25 * (i + 1), 0.1, 0.9, f"{i + 1} / 4") for name in infos},
+            differences={name: Difference(0.25, 0.1, 0.4, 0.9) for name in infos} if i else {},
+        )
+        for i, system in enumerate(FOUND.systems)
+    ]
+    return dataclasses.replace(FOUND, metrics=infos, systems=tuple(systems))
+
+
+def test_metrics_of_ones_own():
+    """All of them, in order; the paper's error rates stand beside the first error rate."""
+    bleu, words = MetricInfo("BLEU", "", 100.0, True), FOUND.metrics["error-rate"]
+    rows = rows_of(results_table(with_metrics(bleu=bleu, wer=words)))
+    assert list(rows)[:5] == [
+        "BLEU (95% interval)",
+        "BLEU: difference to plain | CTC, points",
+        "error rate, % (95% interval)",
+        "errors / words",
+        "error rate: difference to plain | CTC, points",
+    ]
+    assert rows["BLEU (95% interval)"][:2] == ["25.00 (10.00 to 90.00)", "50.00 (10.00 to 90.00)"]
+    assert rows["BLEU (95% interval)"][2:] == ["-"] * 4
+    assert rows["BLEU: difference to plain | CTC, points"] == ["-", "+25.00 (+10.00 to +40.00)", *"----"]
+    assert rows["error rate, % (95% interval)"][2] == "4.92 → 4.73"
+    assert rows["error rate: difference to plain | CTC, points"][2] == "-0.19"
+
+
+def test_metrics_of_one_title_have_their_names():
+    words = FOUND.metrics["error-rate"]
+    characters = dataclasses.replace(words, detail_title="errors / characters")
+    rows = rows_of(results_table(with_metrics(wer=words, cer=characters)))
+    assert "error rate (wer), % (95% interval)" in rows
+    assert rows["error rate (cer), % (95% interval)"][2:] == ["-"] * 4
+    assert rows["error rate (wer), % (95% interval)"][2] == "4.92 → 4.73"
+
+
+@pytest.mark.parametrize("name", ["run[/red]", "[bold]", ":smile:", "a\\"])
+def test_names_are_no_markup(name):
+    systems = (dataclasses.replace(VANILLA, name=name), BRCTC)
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(
+        to_rich(results_table(dataclasses.replace(FOUND, corpus=name, systems=systems), paper=False))
+    )
+    text = console.export_text()
+    assert f"difference to {name}, points" in text
+    assert text.count(name) == 4  # the title, the column, and two comparisons
 
 
 def test_a_terminal_shows_it():

@@ -23,7 +23,7 @@ train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), sys.argv[2], pr
 def test_two_processes_equal_one(tmp_path):
     """With dropout and augmentation; some batches have one utterance, so one process has nothing to do."""
     optimiser = {"peak_rate": 2e-3, "warmup_steps": 3, "accumulate": 2}
-    recipe = tiny_recipe(tmp_path, optimiser=optimiser, batch_s=1.4)
+    recipe = tiny_recipe(tmp_path, optimiser=optimiser, batch={"seconds": 1.4})
     train(recipe, tmp_path / "one", progress=False)
     (tmp_path / "recipe.json").write_text(recipe.model_dump_json())
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -10,24 +10,32 @@ import yaml
 from brctc.data import AugmentConfig
 from brctc.models import (
     AttentionConfig,
+    ConformerConfig,
     EmformerConfig,
-    EncoderConfig,
     System,
     TransducerConfig,
     TrimConfig,
     count_parameters,
 )
 from brctc.train import (
+    RISKS,
+    BatchConfig,
     CheckpointConfig,
     OptimiserConfig,
     RecipeError,
-    RiskConfig,
-    WeightConfig,
     load_recipe,
     parse_recipe,
 )
 from brctc.train.recipe import differences
-from tests.train.tiny import ATTENTION, EMFORMER, TRANSDUCER, tiny_recipe
+from tests.train.tiny import (
+    ATTENTION,
+    EMFORMER,
+    ENCODER,
+    FINAL,
+    TRANSDUCER,
+    decoder_loss,
+    tiny_recipe,
+)
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -52,25 +60,33 @@ def changed(content, key, value):
     return content
 
 
-ONE_DECODER = {"attention": ATTENTION}
-
+RISK = "stages.first.losses.middle.risk"
 REFUSED = [
     # the key, its value, and what the message says
     ("optimiser.peak_lr", 1, "optimiser.peak_lr: unknown key; did you mean optimiser.peak_rate?"),
-    ("stages.second.inter_risk.factr", 1, "unknown key; did you mean stages.second.inter_risk.factor?"),
+    (f"{RISK}.factr", 1, "unknown key; did you mean stages.first.losses.middle.risk.factor?"),
     ("warmup_steps", 5, "warmup_steps: unknown key; did you mean optimiser.warmup_steps?"),
-    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: kind, subsampling, "),
-    ("corpus.options.train_string", 5, "did you mean corpus.options.train_strings?"),
-    ("corpus.options.train_strings", 0, "corpus.options.train_strings: input should be greater than"),
-    ("corpus.options.features", {}, "corpus.options: features have a section of their own"),
-    ("corpus.name", "handwritting", "did you mean 'handwriting'?"),
-    ("corpus.name", None, "corpus.options.train_strings: unknown key"),
-    ("corpus.manifests", {"train": "a", "dev": "b"}, "corpus.name: say either the name .* or your own"),
-    ("corpus.manifests", {"trian": "a"}, "corpus.manifests.trian"),
-    ("features", {}, "features: handwriting has none but its pixels"),
-    ("batch_s", ..., "batch_s: missing"),
-    ("batch_s", "many", "batch_s: .*number.*got 'many'"),
-    ("batch_s", float("inf"), "batch_s: .*finite"),
+    ("model.encoder.zzz", 5, "model.encoder.zzz: unknown key; valid here: kind, dim, "),
+    ("corpus.train_string", 5, "corpus.train_string: unknown key; did you mean corpus.train_strings?"),
+    ("corpus.train_strings", 0, "corpus.train_strings: input should be greater than"),
+    (
+        "corpus.kind",
+        "handwritting",
+        "corpus.kind: there is no corpus 'handwritting': did you mean 'handwriting'?",
+    ),
+    ("corpus.kind", ..., "corpus.kind: required; there are: .*handwriting"),
+    ("corpus", {"kind": "manifests", "prepared": "p"}, "corpus.manifests: missing"),
+    (
+        "corpus",
+        {"kind": "manifests", "prepared": "p", "manifests": {"trian": "a"}},
+        "corpus.manifests: needs at least train and dev",
+    ),
+    ("features", {}, "features: handwriting is not audio: it has none to choose"),
+    ("batch", ..., "batch: missing"),
+    ("batch.seconds", "many", "batch.seconds: .*number.*got 'many'"),
+    ("batch.seconds", float("inf"), "batch.seconds: .*finite"),
+    ("batch", {}, "batch.seconds: a batch is measured in seconds or in tokens"),
+    ("batch", {"tokens": 100}, "batch: a batch of handwriting is measured in seconds"),
     ("precision", "bf-16", "precision: expected 'float32' or 'bf16'; did you mean 'bf16'?"),
     ("optimiser.hold", 0.5, "optimiser.hold: the schedule inverse-sqrt has none"),
     ("optimiser.schedule", "hold-cosine", "optimiser.hold: the schedule hold-cosine needs it"),
@@ -79,37 +95,43 @@ REFUSED = [
     ("stages.first.steps", None, "stages.first.steps: a stage lasts so many steps or so many epochs"),
     ("stages.first.inherit", "whole", "stages.first.inherit: the first stage has nothing to inherit"),
     ("stages.second.inherit", None, "stages.second.inherit: a later stage inherits"),
-    ("stages.first.weights.attention", 0.7, "stages.first.weights.attention: .*model.attention is missing"),
-    ("stages.first.weights.transducer", 1, "stages.first.weights.transducer: .*model.transducer is missing"),
-    ("model.attention", ATTENTION, "model.attention: no stage trains it"),
-    ("model.transducer", TRANSDUCER, "model.transducer: no stage trains it"),
-    ("stages.second.weights", {"inter": 0, "ctc": 1}, "stages.second.inter_risk: has no effect"),
-    ("stages.first.weights", {"inter": 1, "ctc": 1}, "stages.first.final_risk: has no effect"),
-    ("stages.first.inter_risk", {"kind": "none", "factor": 3}, 'inter_risk.factor: a risk of kind "none"'),
-    ("stages.first.inter_risk", {"kind": "early-finish"}, "inter_risk.factor: .*needs a factor above 0"),
-    ("stages.first.inter_risk.kind", "early-finnish", "did you mean 'early-finish'?"),
-    ("stages.first.inter_risk.factor", [[0, 1], [0, 2]], "inter_risk.factor: .*must rise, but 0 follows 0"),
+    ("stages.first.losses", {}, "stages.first.losses: .*at least 1 item"),
     (
-        "stages.first.inter_risk.factor",
-        [[0.5, 1]],
-        "the step of the point .* whole number",
+        "stages.first.losses.middle.kind",
+        "cct",
+        "middle.kind: there is no loss 'cct': did you mean 'ctc'?",
     ),
-    ("stages.first.inter_risk.factor", [3], "inter_risk.factor: .*got the point 3"),
-    ("stages.first.inter_risk.factor", [], "inter_risk.factor: .*got an empty list"),
-    ("stages.first.inter_risk.factor", -1, "inter_risk.factor: expected a finite number from 0"),
-    ("stages.first.inter_risk.kind", "delay_penalty", "did you mean 'delay-penalty'?"),
     (
-        "stages.first.final_risk",
-        {"kind": "delay-penalty"},
-        "final_risk.factor: .*delay-penalty needs a factor",
+        "stages.first.losses.middle.on",
+        "midle",
+        "middle.on: there is no tap 'midle'; the encoder has middle",
     ),
-    ("stages.first.peak_first", -1, "stages.first.peak_first: expected a finite number from 0"),
-    ("stages.first.peak_first", [[5, 1], [2, 0]], "stages.first.peak_first: .*must rise, but 2 follows 5"),
+    ("stages.first.losses.middle.text", "words", "losses.middle.text: there is no CTC head for 'words'"),
     (
-        "stages.first",
-        {"steps": 3, "weights": {"inter": 1, "ctc": 1}, "peak_first": 0.1},
-        "first.peak_first: has no",
+        "stages.first.losses.said",
+        decoder_loss("attention"),
+        "stages.first.losses.said.of: trains an undefined decoder: model.decoders has none, not 'attention'",
     ),
+    ("stages.first.losses.loss", FINAL, "losses.loss: the log calls something else so"),
+    ("stages.first.losses.type", FINAL, "losses.type: 'type' cannot be a name"),
+    ("model.decoders", {"a.b": ATTENTION}, "model.decoders.a.b: 'a.b' cannot be a name"),
+    ("stages.first.losses.middle.weight", -1, "losses.middle.weight: expected a finite number from 0"),
+    ("stages.first.losses.middle.weight", [[5, 1], [2, 0]], "middle.weight: .*must rise, but 2 follows 5"),
+    ("model.decoders", {"said": ATTENTION}, "model.decoders.said: no stage trains it"),
+    ("model.decoders", {"said": TRANSDUCER}, "model.decoders.said: no stage trains it"),
+    ("model.decoders", {"said": {"layers": 2}}, "model.decoders.said.kind: required; there are: attention"),
+    ("model.decoders", {"said": ATTENTION | {"on": "end"}}, "model.decoders.said.on: there is no tap 'end'"),
+    ("model.heads", {"words": {}}, "stages.first.losses.middle.text: there is no CTC head for 'transcript'"),
+    ("model.output", "words", "model.output: there are no tokens for 'words': tokens has transcript"),
+    (RISK, {"kind": "none", "factor": 3}, 'risk.factor: a risk of kind "none" has no factor'),
+    (RISK, {"kind": "early-finish"}, "risk.factor: .*early-finish needs a factor above 0"),
+    (f"{RISK}.kind", "early-finnish", "there is no risk 'early-finnish': did you mean 'early-finish'?"),
+    (f"{RISK}.factor", [[0, 1], [0, 2]], "risk.factor: .*must rise, but 0 follows 0"),
+    (f"{RISK}.factor", [[0.5, 1]], "the step of the point .* whole number"),
+    (f"{RISK}.factor", [3], "risk.factor: .*got the point 3"),
+    (f"{RISK}.factor", [], "risk.factor: .*got an empty list"),
+    (f"{RISK}.factor", -1, "risk.factor: expected a finite number from 0"),
+    (f"{RISK}.kind", "delay_penalty", "did you mean 'delay-penalty'?"),
     ("augment.trim_tail_frames", -1, "augment.trim_tail_frames: input should be greater"),
     ("augment.trim_tail_frames", 2.5, "augment.trim_tail_frames: .*valid integer"),
     ("augment.trim_tail", 5, "unknown key; did you mean augment.trim_tail_frames?"),
@@ -120,18 +142,25 @@ REFUSED = [
     ("checkpoints.every_epochs", 1, "checkpoints.every_steps: say either every_steps or every_epochs"),
     ("decode.method", "transducer", "decode.method: the last stage does not train the decoder"),
     ("decode.method", "attention", "decode.method: the last stage does not train the decoder"),
-    ("tokens", {"kind": "bpe"}, 'tokens: kind "bpe" needs a size'),
+    ("tokens.transcript", {"kind": "bpe"}, 'tokens.transcript: kind "bpe" needs a size'),
+    (
+        "tokens.transcript",
+        {"same_as": "other"},
+        "transcript.same_as: 'other' has no tokens of its own",
+    ),
+    ("tokens.other", {"same_as": "transcript", "size": 5}, "tokens.other"),
     ("model.encoder.heads", 3, "model.encoder: dim is 16, expected an even number that 3 heads divide"),
     ("seed", -1, "seed: "),
-    ("model.encoder.kind", "former", "model.encoder.kind: expected 'conformer', 'emformer', got 'former'"),
+    ("model.encoder.kind", "former", "model.encoder.kind: there is no encoder 'former': did you mean"),
     ("model.encoder", {"chunk_frames": 8}, "model.encoder.chunk_frames: unknown key"),
     ("model.encoder", {**EMFORMER, "chunk_frame": 8}, "chunk_frame: .* mean model.encoder.chunk_frames?"),
     ("model.encoder", {**EMFORMER, "chunk_frames": 0}, "model.encoder.chunk_frames: input should be greater"),
     ("model.encoder", {**EMFORMER, "heads": 3}, "model.encoder: dim is 16, expected"),
+    ("model.encoder", {**ENCODER, "first_layers": 10**5}, "first_layers: input should be less than"),
     (
         "model.encoder",
         EMFORMER,
-        "stages.first.weights.inter: is 0.5, but an emformer has no intermediate CTC",
+        "stages.first.losses.middle.on: there is no tap 'middle'; the encoder has final",
     ),
 ]
 
@@ -142,65 +171,78 @@ def test_refusals(content, key, value, message):
         parse_recipe(changed(content, key, value), "my.yaml")
 
 
-def test_trimming_without_an_intermediate_ctc(content):
-    del content["stages"]["second"]["inter_risk"]
-    content["stages"]["second"]["weights"] = {"inter": 0, "ctc": 1}
-    with pytest.raises(RecipeError, match=r"stages.second.trim: needs a trained intermediate CTC"):
+def test_trimming_needs_a_ctc_that_decides(content):
+    message = r"stages.second.trim: needs a CTC loss of transcript on middle, which decides what is cut"
+    content["stages"]["second"]["losses"]["middle"]["weight"] = 0
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(content)
+    del content["stages"]["second"]["losses"]["middle"]
+    with pytest.raises(RecipeError, match=message):
         parse_recipe(content)
 
 
 def online(content):
     """One stage, as an emformer learns it."""
-    risk = {"kind": "early-emission", "factor": 2}
-    stage = {"steps": 3, "weights": {"inter": 0, "ctc": 1}, "final_risk": risk}
-    return {**content, "model": {"encoder": EMFORMER}, "stages": {"only": stage}}
+    losses = {"ctc": {"kind": "ctc", "risk": {"kind": "early-emission", "factor": 2}}}
+    return {**content, "model": {"encoder": EMFORMER}, "stages": {"only": {"steps": 3, "losses": losses}}}
 
 
-def test_an_emformer_has_one_ctc_and_nothing_to_trim(content):
+def test_an_emformer_has_nothing_to_trim(content):
     content = online(content)
     recipe = parse_recipe(content)
     stage = recipe.stages["only"]
     assert isinstance(recipe.model.encoder, EmformerConfig)
-    assert recipe.risk_of(stage) == stage.final_risk == RiskConfig(kind="early-emission", factor=2)
-    refused = [
-        (
-            {"inter": 0.1, "ctc": 1},
-            None,
-            r"stages.only.weights.inter: is 0.1, .* has no intermediate CTC: say 0",
-        ),
-        ({"inter": 0.1, "ctc": 1}, {}, r"stages.only.trim: an emformer has no second half to trim for"),
-        ({"inter": 0, "ctc": 1}, {}, r"stages.only.trim: needs a trained intermediate CTC"),
-    ]
-    for weights, trim, message in refused:
-        content["stages"]["only"].update(weights=weights, trim=trim)
-        with pytest.raises(RecipeError, match=message):
-            parse_recipe(content)
+    assert stage.watched == stage.losses["ctc"]
+    assert stage.watched.risk == RISKS.parse({"kind": "early-emission", "factor": 2})
+    content["stages"]["only"]["trim"] = {}
+    with pytest.raises(RecipeError, match=r"stages.only.trim: an encoder of kind emformer cannot be trimmed"):
+        parse_recipe(content)
 
 
 def test_an_emformer_hears_no_utterance_as_a_whole(content):
     content = online(content)
     content["model"]["normalisation"] = "utterance"
-    with pytest.raises(RecipeError, match=r"model: normalisation is .utterance., but an emformer"):
+    with pytest.raises(
+        RecipeError,
+        match=r"model.normalisation: is .utterance., but an .*emformer hears no utterance as a whole",
+    ):
         parse_recipe(content)
 
 
 def test_greedy_decoding_without_a_final_ctc(content):
-    content["stages"]["second"]["weights"] = {"inter": 1, "ctc": 1}
+    content["stages"]["second"]["losses"]["final"]["weight"] = 0
     with pytest.raises(RecipeError, match=r"decode.method: the last stage does not train the final CTC"):
         parse_recipe(content)
 
 
 def test_nothing_to_train(content):
-    for risk in ("inter_risk", "final_risk"):
-        del content["stages"]["first"][risk]
-    content["stages"]["first"]["weights"] = {"ctc": 0}
-    with pytest.raises(RecipeError, match=r"stages.first.weights: all are 0"):
+    for loss in content["stages"]["first"]["losses"].values():
+        loss["weight"] = 0
+    with pytest.raises(RecipeError, match=r"stages.first.losses: all weights are 0"):
         parse_recipe(content)
+
+
+def test_epochs_that_would_never_end(content):
+    stage = content["stages"]["first"]
+    stage.update(curriculum={"max_labels": 2, "share": 1})
+    assert parse_recipe(content).stages["first"].steps == 12
+    stage.update(steps=None, epochs=2)
+    with pytest.raises(RecipeError, match="so that no epoch would end: say steps, not epochs"):
+        parse_recipe(content)
+
+
+def test_texts_that_share_tokens(content):
+    content["tokens"]["translation"] = {"same_as": "transcript"}
+    assert parse_recipe(content).unit_tokens.kind == "char"
+    content["model"]["output"] = "translation"
+    content["model"]["heads"]["translation"] = {}
+    content["stages"]["second"]["losses"]["final"]["text"] = "translation"
+    assert parse_recipe(content).unit_tokens.kind == "char"
 
 
 def test_all_problems_at_once(content):
     content["optimiser"]["peak_lr"] = content["optimiser"].pop("peak_rate")
-    content["batch_s"] = -1
+    content["batch"]["seconds"] = -1
     with pytest.raises(RecipeError) as caught:
         parse_recipe(content, "my.yaml")
     lines = str(caught.value).splitlines()
@@ -208,13 +250,13 @@ def test_all_problems_at_once(content):
     assert [line.split(": ")[1] for line in lines] == [
         "optimiser.peak_rate",
         "optimiser.peak_lr",
-        "batch_s",
+        "batch.seconds",
     ]
 
 
 def test_resolved_recipe_is_plain_and_complete(content):
     assert parse_recipe(json.loads(json.dumps(content))).model_dump(mode="json") == content
-    assert content["corpus"]["options"]["stretch"] == 2  # a default that was not written down
+    assert content["corpus"]["stretch"] == 2  # a default that was not written down
 
 
 def test_file_with_base_and_overrides(tmp_path, content):
@@ -232,18 +274,35 @@ def test_file_with_base_and_overrides(tmp_path, content):
 def test_sections_that_share_an_anchor_are_changed_one_by_one(tmp_path, content):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(content))
     path = tmp_path / "anchors.yaml"
+    losses = "{middle: &a {risk: {kind: early-finish, factor: 5}}, final: *a}"
+    path.write_text(f"base: base.yaml\nstages: {{first: {{losses: {losses}}}}}\n")
+    first = load_recipe(path, {"stages.first.losses.middle.risk.factor": 3}).stages["first"]
+    assert [first.losses[name].risk.factor for name in ("middle", "final")] == [3, 5]
+
+
+def test_null_removes_a_key(tmp_path, content):
+    """A section, a stage, a loss; in a file or from the command line."""
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(content))
+    path = tmp_path / "child.yaml"
     path.write_text(
-        "base: base.yaml\nstages: {first: {inter_risk: &a {kind: early-finish, factor: 5}, final_risk: *a}}\n"
+        "base: base.yaml\naugment: null\nstages: {second: null, first: {losses: {middle: null}}}\n"
     )
-    first = load_recipe(path, {"stages.first.inter_risk.factor": 3}).stages["first"]
-    assert (first.inter_risk.factor, first.final_risk.factor) == (3, 5)
+    recipe = load_recipe(path)
+    assert recipe.augment is None
+    assert list(recipe.stages) == ["first"]
+    assert list(recipe.stages["first"].losses) == ["final"]
+    assert load_recipe(path, {"stages.first.curriculum": None}).stages["first"].curriculum is None
+    with pytest.raises(RecipeError, match=r"stages: .*at least 1 item"):
+        load_recipe(path, {"stages.first": None})
+    with pytest.raises(RecipeError, match="optimiser: missing"):
+        load_recipe(path, {"optimiser": None})
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"stages.third.steps": 5}, "stages.third.weights: missing"),
-        ({"batch_s.x": 5}, "batch_s.x: batch_s is a value, not a section"),
+        ({"stages.third.steps": 5}, "stages.third.losses: missing"),
+        ({"seed.x": 5}, "seed.x: seed is a value, not a section"),
         ({"optimizer.peak_rate": 5}, "optimizer: unknown key; did you mean optimiser?"),
     ],
 )
@@ -273,17 +332,17 @@ def test_files_that_are_no_recipes(tmp_path, text, message):
         load_recipe(path)
 
 
-def test_stages_have_the_decoders_that_count(tmp_path):
-    weights = [{"ctc": 0.3, "attention": 0.7}, {"ctc": 0.5, "transducer": 1.0}]
+def test_stages_have_the_decoders_that_they_train(tmp_path):
+    losses = [{"final": FINAL, "said": decoder_loss(name)} for name in ("attention", "transducer")]
     stages = {
-        name: {"steps": 1, "inherit": inherit, "weights": weight}
-        for name, inherit, weight in zip("ab", (None, "encoder"), weights, strict=True)
+        name: {"steps": 1, "inherit": inherit, "losses": terms}
+        for name, inherit, terms in zip("ab", (None, "encoder"), losses, strict=True)
     }
-    model = {"attention": ATTENTION, "transducer": TRANSDUCER}
+    model = {"decoders": {"attention": ATTENTION, "transducer": TRANSDUCER}}
     recipe = tiny_recipe(tmp_path, model=model, stages=stages)
     first, second = (recipe.system_of(stage) for stage in recipe.stages.values())
-    assert (first.attention is None, first.transducer is None) == (False, True)
-    assert (second.attention is None, second.transducer is None) == (True, False)
+    assert list(first.decoders) == ["attention"]
+    assert list(second.decoders) == ["transducer"]
 
 
 NAMES = sorted(
@@ -319,14 +378,18 @@ def test_arms_differ_in_risks_and_trimming_alone(name):
         load_recipe(RECIPES / n).model_dump(mode="json") for n in (name, name.replace("brctc", "vanilla"))
     ]
     for key, brctc, vanilla in differences(*arms):
-        stage, section = key.split(".")[1:3]
+        _, stage, section, *rest = key.split(".")
         assert key.startswith("stages.")
-        assert section in ("inter_risk", "final_risk", "trim")
+        assert section == "trim" or (section, rest[1]) == ("losses", "risk")
         assert vanilla in (None, "none", 0.0), (stage, brctc)
     # the paper's margin, or less where utterances are short (recipes/digit-strings/base-early-finish.yaml)
     trim = arms[0]["stages"]["second"]["trim"]
-    assert trim == {"threshold": 0.99, "margin": 5 if "handwriting" in name else 2}
-    assert arms[0]["stages"]["second"]["final_risk"]["kind"] == "none"
+    assert (trim["threshold"], trim["margin"]) == (0.99, 5 if "handwriting" in name else 2)
+    assert arms[0]["stages"]["second"]["losses"]["final"]["risk"]["kind"] == "none"
+
+
+def weights(stage):
+    return {name: loss.weight for name, loss in stage.losses.items()}
 
 
 @pytest.mark.parametrize(
@@ -342,27 +405,31 @@ def test_paper_recipes(corpus, system, factor, classes, parameters):
     """Tables 3, 7 and 8."""
     recipe = load_recipe(RECIPES / "paper" / f"{corpus}-{system}.yaml")
     first, second = recipe.stages.values()
-    risk = RiskConfig(kind="early-finish", factor=factor)
+    risk, none = RISKS.parse({"kind": "early-finish", "factor": factor}), RISKS.parse({})
     assert (first.epochs, second.epochs) == (50, 50)
-    assert (first.inter_risk, first.final_risk, first.trim) == (risk, risk, None)
-    assert (second.inter_risk, second.final_risk, second.trim) == (risk, RiskConfig(), TrimConfig())
-    assert first.weights == WeightConfig(inter=0.3, ctc=0.3, attention=0.7)
+    assert [first.losses[name].risk for name in ("middle", "final")] == [risk, risk]
+    assert [second.losses[name].risk for name in ("middle", "final")] == [risk, none]
+    assert (first.trim, second.trim) == (None, TrimConfig())
+    hybrid = {"middle": 0.09, "final": 0.21, "attention": 0.7}
+    assert weights(first) == hybrid
     if system == "attention":
-        assert (second.weights, second.inherit) == (first.weights, "whole")
+        assert (weights(second), second.inherit) == (hybrid, "whole")
     else:
-        assert second.weights == WeightConfig(inter=0.3, ctc=0.5, transducer=1.0)
+        assert weights(second) == {"middle": 0.15, "final": 0.35, "transducer": 1.0}
         assert second.inherit == "encoder"
     assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
-    assert recipe.batch_s == 400
+    assert recipe.batch == BatchConfig(seconds=400)
     assert recipe.augment == AugmentConfig()
-    assert recipe.corpus.options["speeds"] == [0.9, 1.0, 1.1]
-    assert recipe.model.encoder == EncoderConfig()
-    assert recipe.model.attention == AttentionConfig()
-    assert recipe.model.transducer == (TransducerConfig() if system == "transducer" else None)
+    assert recipe.corpus.speeds == (0.9, 1.0, 1.1)
+    assert recipe.model.encoder == ConformerConfig()
+    decoders = {"attention": AttentionConfig()}
+    decoders |= {"transducer": TransducerConfig()} if system == "transducer" else {}
+    assert recipe.model.decoders == decoders
     assert (recipe.decode.method, recipe.decode.beam, recipe.decode.ctc_weight) == (system, 10, 0.5)
     assert recipe.checkpoints == CheckpointConfig(every_epochs=1, keep=10, average=10)
     with torch.device("meta"):
-        systems = [System(recipe.system_of(stage), 80, classes) for stage in recipe.stages.values()]
+        size = {"transcript": classes}
+        systems = [System(recipe.system_of(stage), 80, size) for stage in recipe.stages.values()]
     assert tuple(map(count_parameters, systems)) == parameters
 
 
@@ -371,16 +438,15 @@ def test_the_online_recipe_of_the_paper():
     recipe = load_recipe(RECIPES / "paper" / "online-attention.yaml")
     (stage,) = recipe.stages.values()
     assert recipe.model.encoder == EmformerConfig()
-    assert recipe.model.attention == AttentionConfig()
-    assert recipe.model.transducer is None
-    assert stage.weights == WeightConfig(inter=0, ctc=0.3, attention=0.7)
+    assert recipe.model.decoders == {"attention": AttentionConfig()}
+    assert weights(stage) == {"ctc": 0.3, "attention": 0.7}
     assert (stage.epochs, stage.trim) == (100, None)
-    assert recipe.risk_of(stage) == RiskConfig(kind="early-emission", factor=20)
+    assert stage.losses["ctc"].risk == RISKS.parse({"kind": "early-emission", "factor": 20})
     assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
-    assert (recipe.batch_s, recipe.augment) == (400, AugmentConfig())
+    assert (recipe.batch, recipe.augment) == (BatchConfig(seconds=400), AugmentConfig())
     assert recipe.decode.method == "ctc-greedy"
     with torch.device("meta"):
-        system = System(recipe.system_of(stage), 80, 4233)
+        system = System(recipe.system_of(stage), 80, {"transcript": 4233})
     dim, ff = 512, 2048
     attention = 4 * (dim * dim + dim)
     layer = attention + (dim * ff + ff) + (ff * dim + dim) + 2 * 2 * dim

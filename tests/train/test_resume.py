@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from brctc.train import latest_checkpoint, list_checkpoints, read_metrics
-from brctc.train import run as run_module
-from brctc.train.run import StopSignal
+from brctc.train import latest_checkpoint, list_checkpoints, read_metrics, signals
+from brctc.train.signals import StopSignal
 from tests.train.children import start_training
 from tests.train.tiny import tiny_recipe
 
@@ -69,7 +68,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)  # torchrun passes on what all have got
         assert stop.received
-        monkeypatch.setattr(run_module, "SAME_SIGNAL_S", 0.0)
+        monkeypatch.setattr(signals, "SAME_SIGNAL_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from brctc import DelayPenalty, EarlyEmission, EarlyFinish
-from brctc.train import OptimiserConfig, RiskConfig, learning_rate, risk_at, risk_factor
+from brctc.train import RISKS, OptimiserConfig, learning_rate
+from brctc.train.factors import factor_at, is_zero
 
 DESIGN = ((0, 0.0), (150, 0.0), (300, 25.0), (800, 25.0), (2500, 6.0))
 
@@ -53,20 +54,29 @@ def test_the_warm_up_is_part_of_what_is_held():
     [(0, 0), (150, 0), (225, 12.5), (300, 25), (799, 25), (800, 25), (1650, 15.5), (2500, 6), (9000, 6)],
 )
 def test_risk_points(step, factor):
-    assert risk_factor(DESIGN, step) == pytest.approx(factor)
+    assert factor_at(DESIGN, step) == pytest.approx(factor)
 
 
 def test_points_that_begin_later_are_level_before():
-    assert risk_factor(((10, 3.0), (20, 5.0)), 0) == 3.0
-    assert risk_factor(((10, 3.0),), 50) == 3.0
+    assert factor_at(((10, 3.0), (20, 5.0)), 0) == 3.0
+    assert factor_at(((10, 3.0),), 50) == 3.0
+
+
+def risk(kind, factor):
+    return RISKS.parse({"kind": kind, "factor": factor})
 
 
 def test_risk_of_a_step():
-    rising = [[10, 0], [20, 5]]
-    risk = RiskConfig(kind="early-finish", factor=rising)
-    assert risk_at(risk, 5) is None  # factor 0 is plain CTC
-    assert risk_at(risk, 15) == EarlyFinish(2.5)
-    assert risk_at(RiskConfig(kind="early-emission", factor=20), 5) == EarlyEmission(20.0)
-    assert risk_at(RiskConfig(kind="delay-penalty", factor=[[0, 0], [10, 0.2]]), 5) == DelayPenalty(0.1)
-    assert risk_at(RiskConfig(), 5) is None
-    assert math.isclose(risk_factor(risk.factor, 99), 5)
+    rising = risk("early-finish", [[10, 0], [20, 5]])
+    assert rising.at(5) is None  # factor 0 is plain CTC
+    assert rising.at(15) == EarlyFinish(2.5)
+    assert risk("early-emission", 20).at(5) == EarlyEmission(20.0)
+    assert risk("delay-penalty", [[0, 0], [10, 0.2]]).at(5) == DelayPenalty(0.1)
+    assert RISKS.parse({}).at(5) is None
+    assert math.isclose(factor_at(rising.factor, 99), 5)
+
+
+def test_factors_that_are_nothing():
+    assert is_zero(0.0)
+    assert is_zero(((0, 0.0), (5, 0.0)))
+    assert not is_zero(((0, 0.0), (5, 0.1)))

@@ -6,7 +6,7 @@ from brctc.models import load_model
 from brctc.train import RecipeError, read_metrics, train
 from tests.train.tiny import EMFORMER, tiny_recipe
 
-STAGE = {"steps": 20, "weights": {"inter": 0, "ctc": 1.0}}
+STAGE = {"steps": 20, "losses": {"ctc": {"kind": "ctc"}}}
 TUNED = STAGE | {"steps": 2, "inherit": "whole"}
 
 
@@ -40,7 +40,7 @@ def test_a_run_goes_on_where_another_ended(started, tmp_path, chunk_frames):
     ("changes", "message"),
     [
         ({"encoder": EMFORMER | {"dim": 32}}, r"run: cannot inherit \S+: it has shape \(16,.* and \(32,"),
-        ({"tokens": {"kind": "word"}}, "run has char tokens, not word"),
+        ({"tokens": {"transcript": {"kind": "word"}}}, "run has char tokens for transcript, not word"),
         ({"start": "nowhere"}, "nowhere holds no model"),
     ],
 )

@@ -10,9 +10,10 @@ from tests.train.tiny import EMFORMER, tiny_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
-STAGE = {"steps": 4, "weights": {"inter": 0, "ctc": 1.0}}
-EARLY = {"stages.only.final_risk": {"kind": "early-emission", "factor": 5}}
-LATE = {"stages.only.final_risk": {"kind": "early-emission", "factor": 1}}
+STAGE = {"steps": 4, "losses": {"ctc": {"kind": "ctc"}}}
+EARLY = {"stages.only.losses.ctc.risk": {"kind": "early-emission", "factor": 5}}
+LATE = {"stages.only.losses.ctc.risk": {"kind": "early-emission", "factor": 1}}
+FINISH = {"kind": "early-finish", "factor": 5}
 SWEEP = {
     "recipe": "online.yaml",
     "tune": {"stages.only.inherit": "whole", "stages.only.steps": 2},
@@ -45,7 +46,7 @@ def test_cells(tmp_path):
     names = ["vanilla-20+10", "vanilla-40+20", "early-20+10", "early-40+20", "early-40+40"]
     assert [cell.name for cell in plan.cells] == names
     assert list(plan.starts) == ["start-plain", "start-early"]
-    factors = [recipe.stages["only"].final_risk.factor for recipe in plan.starts.values()]
+    factors = [recipe.stages["only"].losses["ctc"].risk.factor for recipe in plan.starts.values()]
     assert factors == [0, 5]
     for recipe in plan.starts.values():
         assert (recipe.start, recipe.stages["only"].steps, recipe.seed) == (None, 4, 3)
@@ -58,7 +59,7 @@ def test_cells(tmp_path):
             10 * encoder.chunk_frames,
             10 * encoder.right_context_frames,
         )
-        assert recipe.stages["only"].final_risk.factor == (1 if cell.method == "early" else 0)
+        assert recipe.stages["only"].losses["ctc"].risk.factor == (1 if cell.method == "early" else 0)
 
 
 def test_without_starts_cells_are_trained_from_nothing(tmp_path):
@@ -87,11 +88,13 @@ def test_without_starts_cells_are_trained_from_nothing(tmp_path):
         (
             {
                 "methods": {
-                    "early": {"changes": {"stages.only.final_risk": {"kind": "early-finish", "factor": 5}}}
+                    "early": {
+                        "changes": {"stages.only.losses.ctc.risk": {"kind": "early-finish", "factor": 5}}
+                    }
                 },
                 **ALONE,
             },
-            "methods.early: final_risk: early-finish has no latency",
+            "methods.early: losses.ctc.risk: early-finish has no latency",
         ),
     ],
 )
@@ -112,14 +115,14 @@ def test_changes_come_in_their_order_and_are_a_methods_own(tmp_path):
     methods = {
         "slow": {"start": "plain", "changes": {"optimiser.peak_rate": 1e-5}},
         "vanilla": {"start": "plain"},
-        "early": {"changes": {"stages.only.final_risk.factor": 30}},
+        "early": {"changes": {"stages.only.losses.ctc.risk.factor": 30}},
     }
     blocks = [{"chunks_ms": [40], "methods": list(methods)}]
     path = write_sweep(tmp_path, tune=tune, methods=methods, blocks=blocks)
-    given = {"stages.only.final_risk": {"kind": "early-emission", "factor": 0.5}}
+    given = {"stages.only.losses.ctc.risk": {"kind": "early-emission", "factor": 0.5}}
     slow, vanilla, early = load_sweep(path, "out", given).cells
     assert (slow.recipe.optimiser.peak_rate, vanilla.recipe.optimiser.peak_rate) == (1e-5, 1e-3)
-    assert early.recipe.stages["only"].final_risk.factor == 0.5
+    assert early.recipe.stages["only"].losses["ctc"].risk.factor == 0.5
 
 
 def test_a_sweep_that_builds_on_one_elsewhere(tmp_path):
@@ -151,8 +154,8 @@ def test_sizes_are_in_frames_of_the_cell_itself(tmp_path):
 
 
 def test_cells_have_one_corpus(tmp_path):
-    methods = SWEEP["methods"] | {"early": {"changes": {"corpus.options.test_strings": 6}}}
-    message = r"corpus.options.test_strings is 6 in early-20\+10, but 5 in vanilla-20\+10"
+    methods = SWEEP["methods"] | {"early": {"changes": {"corpus.test_strings": 6}}}
+    message = r"corpus.test_strings is 6 in early-20\+10, but 5 in vanilla-20\+10"
     with pytest.raises(RecipeError, match=message):
         load_sweep(write_sweep(tmp_path, methods=methods), "out")
 
@@ -165,7 +168,7 @@ def test_starts_that_no_cell_needs_are_left_out(tmp_path):
 def test_an_offline_recipe_is_refused(tmp_path):
     path = write_sweep(tmp_path)
     (tmp_path / "online.yaml").write_text(tiny_recipe(tmp_path).model_dump_json())
-    with pytest.raises(RecipeError, match=r"online.yaml is not online"):
+    with pytest.raises(RecipeError, match=r"online.yaml needs a streaming encoder"):
         load_sweep(path, "out")
 
 
@@ -175,8 +178,8 @@ def test_sweeps_are_shipped(name):
     plan = load_sweep(RECIPES / "sweeps" / f"{name}.yaml", "out")
     assert plan.cells[0].method == "vanilla"
     assert {"vanilla", "emission"} <= {cell.method for cell in plan.cells}
-    assert {cell.recipe.corpus.name for cell in plan.cells} == {name.removesuffix("-long")}
+    assert {cell.recipe.corpus.kind for cell in plan.cells} == {name.removesuffix("-long")}
     assert len({cell.recipe.stages["only"].steps for cell in plan.cells}) == 1
     assert len({recipe.stages["only"].steps for recipe in plan.starts.values()}) == 1
     assert all(cell.recipe.start is not None for cell in plan.cells)
-    assert len({cell.recipe.batch_s for cell in plan.cells}) == 1
+    assert len({cell.recipe.batch.seconds for cell in plan.cells}) == 1

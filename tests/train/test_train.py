@@ -2,16 +2,23 @@
 
 import json
 import math
+import os
 import shutil
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
 
 from brctc.align import check_feasible
-from brctc.data import Prepared, make_batch
-from brctc.models import Objective, OnlineEncoder, System, SystemConfig, load_model, subsampled_lengths
+from brctc.data import Prepared
+from brctc.data.batch import Padded
+from brctc.data.loading import BatchLoader, split_batch
+from brctc.data.sampling import PlannedBatch, Pool, Position
+from brctc.data.subsampling import subsampled_lengths
+from brctc.models import EmformerEncoder, System, SystemConfig, load_model
+from brctc.runs import RunDirectory
 from brctc.train import (
     CheckpointError,
     NonFiniteError,
@@ -22,39 +29,51 @@ from brctc.train import (
     step_shares,
     train,
 )
-from brctc.train.batch_order import PlannedBatch, Position
-from brctc.train.loader import load_parts, split_batch
-from brctc.train.stages import inherit
-from tests.train.tiny import ATTENTION, EMFORMER, ENCODER, TRANSDUCER, tiny_recipe
+from brctc.train.inherit import inherit
+from brctc.train.journal import Journal
+from brctc.train.losses import CTCConfig, DecoderLossConfig
+from brctc.train.objective import Objective
+from tests.train.tiny import (
+    ATTENTION,
+    EMFORMER,
+    ENCODER,
+    FINAL,
+    MIDDLE,
+    PLAIN,
+    TRANSDUCER,
+    decoder_loss,
+    tiny_recipe,
+)
 
 torch.set_num_threads(1)
 RISK = {"kind": "early-finish", "factor": [[0, 0], [10, 5]]}
-CTC = {"inter": 0.5, "ctc": 1.0}
-HYBRID = {"ctc": 0.3, "attention": 0.7}
+HYBRID = {"attention": decoder_loss("attention", 0.7)}
 
 
 def two_stages(steps, first, second, inherit):
+    """CTC in the middle and at the end, and what else there is."""
+    early = {"middle": MIDDLE | {"risk": RISK}, "final": FINAL | {"risk": RISK}}
+    middle = MIDDLE | {"risk": {"kind": "early-finish", "factor": 5}}
     return {
-        "early": {"steps": steps, "weights": first, "inter_risk": RISK, "final_risk": RISK},
+        "early": {"steps": steps, "losses": early | first},
         "trimmed": {
             "steps": steps,
             "inherit": inherit,
-            "weights": second,
-            "inter_risk": {"kind": "early-finish", "factor": 5},
+            "losses": {"middle": middle, "final": FINAL} | second,
             "trim": {"margin": 3},
         },
     }
 
 
 SYSTEMS = {
-    # decoders, weights of both stages, what the second inherits, how it is decoded
-    "ctc": ({}, CTC, CTC, "whole", "ctc-greedy"),
+    # decoders, further losses of both stages, what the second inherits, how it is decoded
+    "ctc": ({}, {}, {}, "whole", "ctc-greedy"),
     "attention": ({"attention": ATTENTION}, HYBRID, HYBRID, "whole", "attention"),
     # as in the paper: stage 1 has an attention decoder, stage 2 a fresh transducer instead
     "transducer": (
         {"attention": ATTENTION, "transducer": TRANSDUCER},
         HYBRID,
-        {"ctc": 0.5, "transducer": 1.0},
+        {"transducer": decoder_loss("transducer")},
         "encoder",
         "transducer",
     ),
@@ -67,7 +86,7 @@ def test_each_system_learns(tmp_path, name):
     schedule = {"schedule": "hold-cosine", "hold": 0.5, "floor": 0.1}
     recipe = tiny_recipe(
         tmp_path,
-        model={"encoder": ENCODER, **decoders},
+        model={"encoder": ENCODER, "decoders": decoders},
         optimiser={"peak_rate": 5e-3, "warmup_steps": 5, **schedule},
         stages=two_stages(25, first, second, inherited),
         decode={"method": method},
@@ -79,11 +98,11 @@ def test_each_system_learns(tmp_path, name):
     metrics = read_metrics(tmp_path / "run")
     steps = [line for line in metrics if "seconds" in line]
     assert [line["step"] for line in steps] == list(range(1, 51))
-    for part in {"ctc", "inter_ctc", name}:
+    for part in {"middle", "final", name} - {"ctc"}:
         losses = [line[part] for line in steps if part in line]
         assert statistics.mean(losses[-5:]) < 0.95 * losses[0]
-    assert (steps[5]["inter_risk"], steps[5]["final_risk"]) == (2.5, 2.5)
-    assert (steps[-1]["inter_risk"], steps[-1]["final_risk"]) == (5, 0)
+    risks = [(line["factors"]["middle.risk"], line["factors"]["final.risk"]) for line in steps]
+    assert (risks[5], risks[-1]) == ((2.5, 2.5), (5, 0))
     assert 0 < steps[-1]["factor"] <= 1
     assert "factor" not in steps[0]
     assert 0 <= [line for line in metrics if "dev_error" in line][-1]["dev_factor"] <= 1
@@ -94,37 +113,40 @@ def test_each_system_learns(tmp_path, name):
 
     model = load_model(model_dir)
     assert model.trim == recipe.stages["trimmed"].trim
-    assert model.description["risk"] == {"kind": "early-finish", "factor": 5.0}
+    assert model.description["risks"]["middle"] == {"kind": "early-finish", "factor": 5.0}
+    assert model.description["spikes_moved"]
     assert model.description["recipe"] == json.loads((tmp_path / "run" / "recipe.json").read_text())
-    assert (model.system.attention is not None) == (name == "attention")
-    assert (model.system.transducer is not None) == (name == "transducer")
+    assert list(model.system.decoders) == ([] if name == "ctc" else [name])
     averaged = average_weights(list_checkpoints(tmp_path / "run" / "checkpoints")[-2:])
-    assert all(averaged[key].equal(value) for key, value in model.system.state_dict().items())
+    assert all(averaged[f"system.{key}"].equal(value) for key, value in model.system.state_dict().items())
     check_snapshots(tmp_path / "run" / "snapshots", model.tokenizer.size)
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
 def test_an_online_system_learns(tmp_path):
-    """One stage, one CTC output; the risk that it is known by is the final one's."""
+    """One stage, one CTC output."""
     risk = {"kind": "early-emission", "factor": [[0, 0], [10, 2]]}
     recipe = tiny_recipe(
         tmp_path,
-        model={"encoder": EMFORMER, "attention": ATTENTION},
+        model={"encoder": EMFORMER, "decoders": {"attention": ATTENTION}},
         optimiser={"peak_rate": 5e-3, "warmup_steps": 5},
-        stages={"early": {"steps": 25, "weights": {"inter": 0, **HYBRID}, "final_risk": risk}},
+        stages={"early": {"steps": 25, "losses": {"ctc": {"kind": "ctc", "risk": risk}} | HYBRID}},
         monitor={"dev_utterances": 5, "snapshot_steps": [0, 20], "snapshot_utterances": 2},
     )
     model = load_model(train(recipe, tmp_path / "run", progress=False))
     metrics = read_metrics(tmp_path / "run")
     steps = [line for line in metrics if "seconds" in line]
-    assert not {"inter_ctc", "factor"} & steps[-1].keys()
+    assert "factor" not in steps[-1]
     for part in ("ctc", "attention"):
         assert statistics.mean(line[part] for line in steps[-5:]) < 0.95 * steps[0][part]
     dev = [line for line in metrics if "dev_error" in line]
-    assert all(line["dev_error"] == line["dev_inter_error"] for line in dev)
-    assert model.description["risk"] == {"kind": "early-emission", "factor": 2.0}
+    assert dev
+    assert all(line["dev_errors"] == {"ctc": line["dev_error"]} for line in dev)
+    assert not any("dev_factor" in line for line in dev)
+    assert model.description["risks"] == {"ctc": {"kind": "early-emission", "factor": 2.0}}
+    assert not model.description["spikes_moved"]
     assert model.trim is None
-    assert isinstance(model.system.encoder, OnlineEncoder)
+    assert isinstance(model.system.encoder, EmformerEncoder)
     with safe_open(tmp_path / "run" / "snapshots" / "step-00020.safetensors", "pt") as file:
         metadata = {name: json.loads(value) for name, value in file.metadata().items()}
     assert (metadata["risk"], metadata["factor"]) == ("early-emission", 2.0)
@@ -201,8 +223,8 @@ def test_one_training_at_a_time(trained, tmp_path):
 
 def test_a_prepared_corpus_is_not_mistaken(trained, tmp_path):
     corpus = tiny_recipe(trained).corpus.model_dump()
-    corpus["options"]["train_strings"] = 50
-    with pytest.raises(RecipeError, match=r"prepared with options.train_strings 60, the recipe says 50"):
+    corpus["train_strings"] = 50
+    with pytest.raises(RecipeError, match=r"prepared with corpus.train_strings 60, the recipe says 50"):
         train(tiny_recipe(trained, corpus=corpus), tmp_path / "other", progress=False)
 
 
@@ -216,34 +238,53 @@ def test_non_finite_loss_names_its_batch(trained, tmp_path, accumulate):
     (path,) = (tmp_path / "run").glob("non-finite-*.json")
     assert path.name in str(caught.value)
     saved = json.loads(path.read_text())
-    known = {utterance.id for utterance in Prepared(trained / "prepared", "train").utterances}
+    known = {utterance.id for utterance in Prepared(trained / "prepared", "train").examples}
     assert saved["ids"]
     assert set(saved["ids"]) <= known
     assert (saved["stage"], saved["step"]) == ("first", 2)
     assert "NonFiniteError" in (tmp_path / "run" / "train.log").read_text().splitlines()[-1]
 
 
+def first_cuts(prepared, count):
+    """As a sampler hands them out."""
+    from brctc.train import BatchConfig
+
+    cuts, _ = next(Pool(prepared, BatchConfig(seconds=1000), seed=0).batches(Position().main))
+    return cuts[:count]
+
+
 def test_parts_add_up_to_the_batch(trained):
     """However a batch is cut, the weighed gradients of its parts are that of the whole."""
     prepared = Prepared(trained / "prepared", "train")
-    tokenizer = load_model(trained / "run" / "model").tokenizer
-    parts = {"encoder": ENCODER | {"dropout": 0}, "attention": ATTENTION | {"dropout": 0}}
+    tokenizers = load_model(trained / "run" / "model").tokenizers
+    parts = {"encoder": ENCODER | {"dropout": 0}, "decoders": {"attention": ATTENTION | {"dropout": 0}}}
     torch.manual_seed(0)
-    system = System(SystemConfig.model_validate(parts), prepared.feature_dim, tokenizer.size).double()
-    plan = PlannedBatch(list(range(7)), Position())
+    size = {"transcript": tokenizers["transcript"].size}
+    system = System(SystemConfig.model_validate(parts), prepared.feature_dim, size)
+    losses = {
+        "middle": CTCConfig(on="middle"),
+        "final": CTCConfig(),
+        "said": DecoderLossConfig(of="attention"),
+    }
+    objective = Objective(system, losses).double()
+    plan = PlannedBatch(first_cuts(prepared, 7), Position())
+    loader = BatchLoader(prepared, tokenizers)
 
     def gradients(num_parts):
-        system.zero_grad()
-        for batch in load_parts(prepared, tokenizer, plan, range(num_parts), num_parts, None, 0, 1).values():
-            batch.features = batch.features.double()
-            (len(batch.ids) / len(plan.indices) * system(batch, Objective())["loss"]).backward()
-        return [parameter.grad.clone() for parameter in system.parameters()]
+        objective.zero_grad()
+        loaded = loader.load_parts(plan, range(num_parts), num_parts)
+        for batch in loaded.values():
+            source = Padded(batch.source.values.double(), batch.source.lengths)
+            loss = objective(replace(batch, source=source), 0)["loss"]
+            (len(batch) / len(plan.cuts) * loss).backward()
+        return [parameter.grad.clone() for parameter in objective.parameters()]
 
     whole = gradients(1)
     for num_parts in (2, 3, 10):  # of ten parts, three are empty
         for a, b in zip(whole, gradients(num_parts), strict=True):
             assert a.sub(b).abs().max() <= 1e-6 * max(1, a.abs().max())
-    assert sorted(i for part in range(3) for i in split_batch(plan.indices, part, 3)) == plan.indices
+    ids = sorted(cut.id for part in range(3) for cut in split_batch(plan.cuts, part, 3))
+    assert ids == sorted(cut.id for cut in plan.cuts)
 
 
 def test_accumulation_is_the_same_training(trained, tmp_path):
@@ -262,14 +303,13 @@ def test_accumulation_is_the_same_training(trained, tmp_path):
 
 
 def test_inheritance():
-    config = SystemConfig.model_validate(
-        {"encoder": ENCODER, "attention": ATTENTION, "transducer": TRANSDUCER}
-    )
-    before, system = System(config, 8, 12), System(config, 8, 12)
+    decoders = {"attention": ATTENTION, "transducer": TRANSDUCER}
+    config = SystemConfig.model_validate({"encoder": ENCODER, "decoders": decoders})
+    before, system = (System(config, 8, {"transcript": 12}) for _ in range(2))
     own = {name: tensor.clone() for name, tensor in system.state_dict().items()}
     inherit(system, before, "encoder")
     for name, tensor in system.state_dict().items():
-        source = own if name.startswith(("attention", "transducer")) else before.state_dict()
+        source = own if name.startswith("decoders.") else before.state_dict()
         assert tensor.equal(source[name]), name
     inherit(system, before, "whole")
     assert all(tensor.equal(before.state_dict()[name]) for name, tensor in system.state_dict().items())
@@ -286,66 +326,52 @@ def test_bf16_only_where_the_device_has_it(trained, tmp_path):
 
 
 def test_a_curriculum_needs_short_strings(trained, tmp_path):
-    stage = {"steps": 2, "weights": CTC, "curriculum": {"max_labels": 9, "share": 0.5}}
+    stage = {"steps": 2, "losses": PLAIN, "curriculum": {"max_labels": 9, "share": 0.5}}
     with pytest.raises(ValueError, match=r"curriculum.max_labels is 9.* 1 to 4 labels"):
         train(tiny_recipe(trained, stages={"only": stage}), tmp_path / "run", progress=False)
-
-
-def test_augmentation_is_a_function_of_seed_step_and_part(trained):
-    prepared = Prepared(trained / "prepared", "train")
-    tokenizer = load_model(trained / "run" / "model").tokenizer
-    augment = tiny_recipe(trained).augment
-
-    def features(seed, step, part):
-        plan = PlannedBatch([3, 4, 5, 3, 4, 5], Position(step=step))
-        (batch,) = load_parts(prepared, tokenizer, plan, [part], 2, augment, seed, 1).values()
-        return batch.features
-
-    made = [features(1, 7, 0), features(1, 7, 0), features(2, 7, 0), features(1, 8, 0)]
-    assert made[0].equal(made[1])
-    assert not made[0].equal(made[2])
-    assert not made[0].equal(made[3])
-    assert not made[0].equal(make_batch(prepared, [3, 5, 4], tokenizer).features)
 
 
 def test_tails_are_trimmed_as_labels_allow(trained):
     """Each encoder frame count is what the labels need or more; the masks are those of SpecAugment alone."""
     prepared = Prepared(trained / "prepared", "train")
-    tokenizer = load_model(trained / "run" / "model").tokenizer
+    tokenizers = load_model(trained / "run" / "model").tokenizers
     augment = tiny_recipe(trained).augment
-    plan = PlannedBatch(list(range(40)), Position(step=3))
+    plan = PlannedBatch(first_cuts(prepared, 40), Position(step=3))
     settings = [augment, augment.model_copy(update={"trim_tail_frames": 30})]
     (whole,), (cut,), (same,) = (
-        load_parts(prepared, tokenizer, plan, [0], 1, setting, 1, 2).values()
+        BatchLoader(prepared, tokenizers, setting, 1, 2).load_parts(plan, [0], 1).values()
         for setting in (*settings, settings[1])
     )
-    assert cut.features.equal(same.features)
-    assert cut.lengths.equal(same.lengths)
-    taken = whole.lengths - cut.lengths
+    assert cut.source.values.equal(same.source.values)
+    assert cut.source.lengths.equal(same.source.lengths)
+    taken = whole.source.lengths - cut.source.lengths
     assert 0 <= taken.min() < taken.max() <= 30
     assert (taken > 0).float().mean() > 0.5
-    assert not check_feasible(cut.targets, subsampled_lengths(cut.lengths, 2), cut.target_lengths)
-    assert cut.features.shape[1] == cut.lengths.max()
-    for n, length in enumerate(cut.lengths):
-        assert cut.features[n, :length].equal(whole.features[n, :length])
-        assert cut.features[n, length:].eq(0).all()
+    targets = cut.targets["transcript"]
+    assert not check_feasible(targets.values, subsampled_lengths(cut.source.lengths, 2), targets.lengths)
+    assert cut.source.values.shape[1] == cut.source.lengths.max()
+    for n, length in enumerate(cut.source.lengths):
+        assert cut.source.values[n, :length].equal(whole.source.values[n, :length])
+        assert cut.source.values[n, length:].eq(0).all()
 
 
+CTC = {"ctc": {"kind": "ctc"}}
+PENALTY = {"kind": "ctc", "risk": {"kind": "delay-penalty", "factor": [[0, 0], [2, 0.5]]}}
 PEERS = {
     "trim-tail": ({"augment": {"trim_tail_frames": 8}}, {}),
-    "delay-penalty": ({}, {"final_risk": {"kind": "delay-penalty", "factor": [[0, 0], [2, 0.5]]}}),
-    "peak-first": ({}, {"peak_first": [[0, 0], [2, 0.5]]}),
+    "delay-penalty": ({}, {"ctc": PENALTY}),
+    "peak-first": ({}, {"first": {"kind": "peak-first", "weight": [[0, 0], [2, 0.5]]}}),
 }
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_act_and_repeat(trained, tmp_path, name):
     """An option changes what is learnt, the same way every time and after a resume."""
-    changes, options = PEERS[name]
-    stage = {"steps": 5, "weights": {"inter": 0, "ctc": 1.0}}
+    changes, losses = PEERS[name]
     shared = {"model": {"encoder": EMFORMER}, "checkpoints": {"every_steps": 2, "keep": 3, "average": 1}}
-    plain = tiny_recipe(trained, **shared, stages={"only": stage}, augment={})
-    peer = tiny_recipe(trained, **{"augment": {}, **shared, **changes}, stages={"only": stage | options})
+    plain = tiny_recipe(trained, **shared, stages={"only": {"steps": 5, "losses": CTC}}, augment={})
+    stages = {"only": {"steps": 5, "losses": CTC | losses}}
+    peer = tiny_recipe(trained, **{"augment": {}, **shared, **changes}, stages=stages)
     for folder, recipe in (("plain", plain), ("peer", peer), ("resumed", peer)):
         train(recipe, tmp_path / folder, progress=False)
     shutil.rmtree(tmp_path / "resumed" / "model")
@@ -357,5 +383,16 @@ def test_peers_act_and_repeat(trained, tmp_path, name):
     steps = [line for line in read_metrics(tmp_path / "peer") if "seconds" in line]
     weights = [0, 0.25, 0.5, 0.5, 0.5] if name == "peak-first" else [0] * 5
     for line, weight in zip(steps, weights, strict=True):
-        assert line["loss"] == pytest.approx(line["ctc"] + weight * line.get("peak_first", 0))
-        assert ("peak_first" in line) == (weight > 0)
+        assert line["loss"] == pytest.approx(line["ctc"] + weight * line.get("first", 0))
+        assert ("first" in line) == (weight > 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_a_full_disk_is_named(tmp_path):
+    """Whatever a journal cannot write, the message says which file it was."""
+    run = RunDirectory(tmp_path)
+    with Journal(run, done=0, tensorboard=False, progress=False) as journal:
+        journal._metrics = open("/dev/full", "w")  # noqa: SIM115
+        with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+            journal.step({"step": 1, "loss": 1.0, "rate": 0.1})
+        journal._metrics = open(os.devnull, "w")  # noqa: SIM115

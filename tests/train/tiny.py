@@ -5,6 +5,7 @@ from pathlib import Path
 from brctc.train import Recipe, parse_recipe
 
 ENCODER = {
+    "kind": "conformer",
     "subsampling": 1,
     "dim": 16,
     "heads": 2,
@@ -23,37 +24,47 @@ EMFORMER = {
     "layers": 2,
     "kernel_size": 5,
 }
-ATTENTION = {"layers": 1, "dim": 16, "heads": 2, "feed_forward_dim": 32}
-TRANSDUCER = {"prediction_dim": 16, "joint_dim": 16}
+ATTENTION = {"kind": "attention", "layers": 1, "dim": 16, "heads": 2, "feed_forward_dim": 32}
+TRANSDUCER = {"kind": "transducer", "prediction_dim": 16, "joint_dim": 16}
 RISK = {"kind": "early-finish", "factor": [[0, 0], [4, 5]]}
+MIDDLE = {"kind": "ctc", "on": "middle", "weight": 0.5}
+FINAL = {"kind": "ctc", "on": "final", "weight": 0.5}
+PLAIN = {"middle": MIDDLE, "final": FINAL}
+
+
+def decoder_loss(name: str, weight: float = 1.0) -> dict:
+    return {"kind": "decoder", "of": name, "weight": weight}
 
 
 def tiny_recipe(folder: Path, **changes) -> Recipe:
     """Two stages of a CTC system on handwriting, 12 and 8 steps."""
     content = {
         "corpus": {
-            "name": "handwriting",
-            "options": {"train_strings": 60, "dev_strings": 10, "test_strings": 5, "max_digits": 4},
+            "kind": "handwriting",
+            "train_strings": 60,
+            "dev_strings": 10,
+            "test_strings": 5,
+            "max_digits": 4,
             "prepared": str(folder / "prepared"),
         },
-        "tokens": {"kind": "char"},
+        "tokens": {"transcript": {"kind": "char"}},
         "augment": {"time_mask_length": 5, "frequency_mask_length": 2, "max_time_warp": 2},
         "model": {"encoder": ENCODER},
         "optimiser": {"peak_rate": 2e-3, "warmup_steps": 3},
-        "batch_s": 6.0,
+        "batch": {"seconds": 6.0},
         "stages": {
             "first": {
                 "steps": 12,
-                "weights": {"inter": 0.5, "ctc": 1.0},
-                "inter_risk": RISK,
-                "final_risk": RISK,
+                "losses": {"middle": MIDDLE | {"risk": RISK}, "final": FINAL | {"risk": RISK}},
                 "curriculum": {"max_labels": 2, "only_steps": 3, "share": 0.25},
             },
             "second": {
                 "steps": 8,
                 "inherit": "whole",
-                "weights": {"inter": 0.5, "ctc": 1.0},
-                "inter_risk": {"kind": "early-finish", "factor": 5},
+                "losses": {
+                    "middle": MIDDLE | {"risk": {"kind": "early-finish", "factor": 5}},
+                    "final": FINAL,
+                },
                 "trim": {},
             },
         },

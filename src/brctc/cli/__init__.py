@@ -5,8 +5,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module, metadata
+
+from brctc.plugins import add_plugins, load_plugins
 
 COMMANDS = {
     "demo": "train plain and Bayes-risk CTC on handwritten digits, side by side, and compare them",
@@ -21,13 +23,20 @@ COMMANDS = {
     "plot": "draw where trained models predict what is said",
     "compare": "all of it for several recipes: train side by side, decode, report",
     "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
+    "export": "write a trained model in another format",
 }
 FAILED, STOPPED = 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code of the process."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    while words[:1] == ["--import"]:
+        if len(words) < 2:
+            return _say("brctc:", "--import needs the name of a module", FAILED)
+        add_plugins(words[1])
+        words = words[2:]
+    name, *rest = words or [""]
     if name in COMMANDS:
         return call(name, rest)
     if name in ("", "-h", "--help"):
@@ -49,6 +58,7 @@ def call(name: str, arguments: Sequence[str]) -> int:
                 f"needs the extra asr: in its checkout, pip install '.[asr]' (missing: {', '.join(missing)})"
             )
             return _say(f"brctc {name}", hint, FAILED)
+        load_plugins()
         parse_and_run(name, arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough, as in `brctc decode ... | head`
@@ -69,12 +79,13 @@ def overview() -> str:
     lines = [f"  {name:<{width}}{what}" for name, what in COMMANDS.items()]
     return "\n".join(
         [
-            "usage: brctc COMMAND ...",
+            "usage: brctc [--import MODULE] COMMAND ...",
             "",
             "Speech recognition with Bayes-risk CTC, from data to report.",
             "",
             *lines,
             "",
+            "--import registers kinds of your own: a corpus, an encoder, a loss (docs/extending.md).",
             "`brctc COMMAND --help` says more. Begin with `brctc demo`: it needs no data and four minutes.",
         ]
     )
@@ -91,18 +102,22 @@ def missing_packages() -> list[str]:
 
 
 def parse_and_run(name: str, arguments: Sequence[str]) -> None:
-    """Calls the function `command` of the command's module with its arguments."""
+    """Makes the `Command` of the command's module from its arguments, and runs it."""
     import tyro
 
-    command: Callable[..., None] = import_module(f"brctc.cli.{name.replace('-', '_')}").command
-    text = (inspect.getdoc(command) or "").partition("\nArgs:")[0].rstrip()
-    tyro.cli(
+    command = import_module(f"brctc.cli.{name.replace('-', '_')}").Command
+    parsed = tyro.cli(
         command,
         prog=f"brctc {name}",
-        description=text,  # tyro joins lines that begin with a letter, and keeps others
+        description=inspect.getdoc(command),  # tyro joins lines that begin with a letter, and keeps others
         args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+        config=(
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.DisallowNone,
+            tyro.conf.HelptextFromCommentsOff,  # comments are for who reads the code
+        ),
     )
+    parsed.run()
 
 
 def _describe(error: Exception) -> str:

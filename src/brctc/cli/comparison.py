@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-from brctc.cli.shared import progress_bars, show_results
+from brctc.cli.shared import progress_bars, show_preparing, show_results
 from brctc.data import Prepared
 from brctc.report import make_report
 from brctc.train import Recipe
-from brctc.train.corpus import check_origin, is_prepared, prepare_recipe
-from brctc.train.launch import train_side_by_side
+from brctc.train.corpus import is_prepared, prepare_recipe
+from brctc.train.launch import Workers, train_all
+from brctc.train.local import LocalWorkers
+
+STOPPED = "stopped\nThe same command continues."
 
 
-def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
+def compare(recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None) -> None:
     """Everything from the corpus to the report, for recipes by the names of their runs."""
     started = time.monotonic()
     first = next(iter(recipes.values()))
@@ -23,19 +25,28 @@ def compare(recipes: Mapping[str, Recipe], out: Path) -> None:
     try:
         prepare_corpus_of(first)
         Prepared(first.corpus.prepared, "test")  # before hours of training: there is something to decode
-        train_side_by_side(recipes, out)
+        train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:
             evaluation = make_report([out / name for name in recipes], out / "report.html", progress=bars)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped\nThe same command continues.") from None
+        raise KeyboardInterrupt(STOPPED) from None
     show_results(evaluation)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
     print(f"{minutes} min {seconds} s. The report is {out / 'report.html'}.")
 
 
+def choose_workers(ray: str | None, at_once: int | None) -> Workers:
+    """A Ray cluster if one is named, or else this machine."""
+    if ray is None:
+        return LocalWorkers(at_once)
+    from brctc.train.ray_workers import RayWorkers
+
+    return RayWorkers(None if ray == "local" else ray)
+
+
 def prepare_corpus_of(recipe: Recipe) -> None:
     """Prepares what the recipe is trained and measured on, if it is not yet."""
     if is_prepared(recipe):
-        return check_origin(recipe)
-    with progress_bars() as bars:
-        prepare_recipe(recipe, partial(bars, "preparing the corpus"))
+        return
+    with show_preparing() as progress:
+        prepare_recipe(recipe, progress, jobs=None)

@@ -1,5 +1,6 @@
 """`brctc demo`"""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from brctc.cli.comparison import compare
@@ -9,7 +10,8 @@ from brctc.train import load_recipe
 ARMS = {"vanilla": "handwriting/vanilla", "brctc": "handwriting/brctc"}
 
 
-def command(*, out: Path = Path("exp/demo"), set: Assignments = ()) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Command:
     """Train plain and Bayes-risk CTC on handwritten digits, side by side, and compare them.
     - The strings of digits are made from scikit-learn's real handwriting: nothing is loaded
       from the network. Both models see the same data, in two processes of one thread.
@@ -20,10 +22,15 @@ def command(*, out: Path = Path("exp/demo"), set: Assignments = ()) -> None:
     Examples:
       brctc demo
       brctc demo --out exp/demo-1 --set seed=1
-
-    Args:
-        out: Gets the data, both runs, and the report as report.html and report.json.
-        set: Change values of both recipes, by their dotted keys.
     """
-    changes = {"corpus.prepared": str(out / "prepared"), **parse_assignments(set)}
-    compare({name: load_recipe(find_recipe(recipe), changes) for name, recipe in ARMS.items()}, out)
+
+    out: Path = Path("exp/demo")
+    """Gets the data, both runs, and the report as report.html and report.json."""
+    set: Assignments = ()
+    """Change values of both recipes, by their dotted keys."""
+
+    def run(self) -> None:
+        """Trains both, and compares them."""
+        changes = {"corpus.prepared": str(self.out / "prepared"), **parse_assignments(self.set)}
+        recipes = {name: load_recipe(find_recipe(recipe), changes) for name, recipe in ARMS.items()}
+        compare(recipes, self.out)

@@ -1,5 +1,6 @@
 """`brctc reference-times`"""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,8 @@ from brctc.cli.shared import Flag, progress_bars, table
 from brctc.data import ReferenceTimes, find_reference_times, read_manifest, write_manifest
 
 
-def command(
-    manifest: Annotated[Path, Positional, arg(metavar="MANIFEST")],
-    *,
-    out: Annotated[Path, arg(metavar="MANIFEST")],
-    replace: Flag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Command:
     """Find out when each word of a corpus is said, by forced alignment with pocketsphinx's HMMs.
     - It writes the manifest with the column word_times, which latency is measured against. Times
       that are there already are kept, and compared with the aligner's.
@@ -27,23 +24,28 @@ def command(
     Examples:
       brctc reference-times test.tsv --out test-times.tsv
       brctc reference-times data/grid/manifest.tsv --out aligned.tsv --replace
-
-    Args:
-        manifest: A TSV file, as `brctc prepare` takes it.
-        out: Gets the manifest with the times, and with all its other columns.
-        replace: Write the aligner's times for all rows that it can align.
     """
-    rows = read_manifest(manifest)
-    if not rows:
-        raise ValueError(f"{manifest} has no rows")
-    if out.is_dir():
-        raise ValueError(f"{out} is a directory, expected a file")
-    out.parent.mkdir(parents=True, exist_ok=True)  # better known now than after hours
-    with progress_bars() as bars:
-        found = find_reference_times(rows, replace=replace, progress=partial(bars, "aligning"))
-    write_manifest(out, found.rows)
-    show(found)
-    print(f"written to {out}")
+
+    manifest: Annotated[Path, Positional, arg(metavar="MANIFEST")]
+    """A TSV file, as `brctc prepare` takes it."""
+    out: Annotated[Path, arg(metavar="MANIFEST")]
+    """Gets the manifest with the times, and with all its other columns."""
+    replace: Flag = False
+    """Write the aligner's times for all rows that it can align."""
+
+    def run(self) -> None:
+        """Aligns all rows, and writes the manifest."""
+        rows = read_manifest(self.manifest)
+        if not rows:
+            raise ValueError(f"{self.manifest} has no rows")
+        if self.out.is_dir():
+            raise ValueError(f"{self.out} is a directory, expected a file")
+        self.out.parent.mkdir(parents=True, exist_ok=True)  # better known now than after hours
+        with progress_bars() as bars:
+            found = find_reference_times(rows, replace=self.replace, progress=partial(bars, "aligning"))
+        write_manifest(self.out, found.rows)
+        show(found)
+        print(f"written to {self.out}")
 
 
 def show(found: ReferenceTimes) -> None:

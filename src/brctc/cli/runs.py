@@ -12,7 +12,7 @@ from brctc.runs import RunDirectory, model_directory
 
 Runs = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN ...", help_behavior_hint="(required)")]
 PreparedOfRuns = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: the runs')")]
-Limit = Annotated[int | None, arg(help_behavior_hint="(default: all)")]
+Limit = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all)")]
 
 
 def open_models(runs: Sequence[Path], prepared: Path | None, split: str) -> tuple[dict[str, Path], Prepared]:

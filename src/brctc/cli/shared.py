@@ -1,6 +1,8 @@
 """What several commands need."""
 
 import difflib
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +12,26 @@ import yaml
 from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
-from brctc.config import RecipeLoader
 from brctc.evaluate.results import Evaluation
 from brctc.progress import ProgressDisplay
 from brctc.report.tables import results_table, to_rich
+from brctc.yaml_files import parse_yaml
 
 Assignments = Annotated[
     tuple[tuple[str, ...], ...], UseAppendAction, arg(metavar="KEY=VALUE ...", help_behavior_hint="")
 ]
 """--set a=1 b.c=2 --set d=3"""
 Flag = Annotated[bool, arg(help_behavior_hint="")]
+Processes = Annotated[int, arg(metavar="N")]
+Jobs = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all cores)")]
+Ray = Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+
+_NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+LONGEST_NAME = 200
+"""Bytes: file systems take 255, and endings and the names of unfinished files need some of them."""
+HASH_DIGITS = 12
 
 
 def parse_assignments(given: Assignments) -> dict[str, Any]:
@@ -32,7 +42,7 @@ def parse_assignments(given: Assignments) -> dict[str, Any]:
         if not sign or not key:
             raise ValueError(f"--set takes key=value, got {text!r}")
         try:
-            found[key] = yaml.load(value, Loader=RecipeLoader)
+            found[key] = parse_yaml(value)
         except yaml.YAMLError:
             raise ValueError(f"--set {key}: {value!r} is not YAML") from None
     return found
@@ -68,6 +78,13 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield display.show
 
 
+@contextmanager
+def show_preparing() -> Iterator[Callable[[str, int, int], None]]:
+    """The same for the splits of a corpus, by their names."""
+    with progress_bars() as show:
+        yield lambda split, done, total: show(f"preparing {split}", done, total)
+
+
 def show_results(evaluation: Evaluation) -> None:
     """The table of an evaluation."""
     Console().print(to_rich(results_table(evaluation, paper=False)))
@@ -76,19 +93,29 @@ def show_results(evaluation: Evaluation) -> None:
 def check_file(out: Path | None, option: str = "--out") -> None:
     """Before the work that it is for."""
     if out is not None and out.is_dir():
-        raise ValueError(f"{option} {out} is a directory: say a file")
+        raise ValueError(f"{option} {out} is a directory, expected a file")
 
 
 def check_page(out: Path) -> None:
     """A page has its numbers beside it, in a JSON file of the same name."""
     check_file(out)
     if out.suffix == ".json":
-        raise ValueError(f"--out {out} is where the page's numbers go: say {out.with_suffix('.html')}")
+        raise ValueError(f"--out {out} is where the page's numbers go: use {out.with_suffix('.html')}")
 
 
 def file_name(utterance: str) -> str:
-    """What the files of an utterance are called."""
-    return utterance.replace("/", "_")
+    """What the files of an utterance are called, without an ending; never a path.
+
+    Plain ids stay as they are. What could lead elsewhere, or is no name, becomes "_"; a long one is cut, and
+    a hash of the whole tells it from others that begin alike.
+    """
+    name = re.sub(r"^\.+", lambda dots: "_" * len(dots[0]), _NOT_IN_NAMES.sub("_", utterance)) or "_"
+    encoded = name.encode()
+    if len(encoded) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(utterance.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_DIGITS]
+    kept = encoded[: LONGEST_NAME - HASH_DIGITS - 1].decode(errors="ignore")  # no half of a character
+    return f"{kept}-{digest}"
 
 
 def check_names(utterances: Iterable[str], name: Callable[[str], str] = file_name) -> None:

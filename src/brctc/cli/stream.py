@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -26,13 +27,8 @@ from brctc.runs import model_directory
 TAIL_TOKENS = 300  # no terminal has more in a line
 
 
-def command(
-    model: Annotated[Path, Positional, arg(metavar="MODEL")],
-    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")] = (),
-    *,
-    fast: Flag = False,
-    microphone: Flag = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Command:
     """Show what an online model understands while audio files play one by one, or while you speak.
     - A line for every token: the file, the token, when it fires (s), when it is known (s), and its
       latency in between (ms). Then the file with its text. Columns are separated by tabs.
@@ -44,28 +40,33 @@ def command(
       brctc stream exp/online talk.wav
       brctc stream exp/online talk.wav interview.flac --fast > tokens.tsv
       brctc stream exp/online --microphone
-
-    Args:
-        model: The directory of a run or of its model, which has an Emformer encoder.
-        audio: Audio files of any format that libsndfile reads, and of any rate.
-        fast: As fast as can be computed, not in real time. Latencies are what they would be in real
-            time: the audio that was waited for, and what its computation took.
-        microphone: Listen to the default microphone until Ctrl-C. Needs the extra mic.
     """
-    if bool(audio) == microphone:
-        raise ValueError("say either which AUDIO to play, or --microphone")
-    if microphone and fast:
-        raise ValueError("--fast is for files: a microphone has its own time")
-    check_audio(audio)
-    recognizer = StreamingRecognizer.from_directory(model_directory(model))
-    recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
-    if sys.stdout.isatty():
-        print("file\ttoken\tfires, s\tknown, s\tlatency, ms")
-    if microphone:
-        listen(recognizer, record(recognizer.sample_rate, tell_lost))
-    for path, name in zip(audio, short_names(audio), strict=True):
-        samples = load_audio(path, recognizer.sample_rate)
-        show_tokens(name, recognizer, samples, SimulatedClock() if fast else RealClock())
+
+    model: Annotated[Path, Positional, arg(metavar="MODEL")]
+    """The directory of a run or of its model, which has an Emformer encoder."""
+    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")] = ()
+    """Audio files of any format that libsndfile reads, and of any rate."""
+    fast: Flag = False
+    """As fast as can be computed; latencies (waiting for audio, and computation) are those of real time."""
+    microphone: Flag = False
+    """Listen to the default microphone until Ctrl-C. Needs the extra mic."""
+
+    def run(self) -> None:
+        """Plays the files, or listens."""
+        if bool(self.audio) == self.microphone:
+            raise ValueError("give either AUDIO files or --microphone")
+        if self.microphone and self.fast:
+            raise ValueError("--fast is for files: a microphone has its own time")
+        check_audio(self.audio)
+        recognizer = StreamingRecognizer.from_directory(model_directory(self.model))
+        recognizer.push(np.zeros(2 * recognizer.sample_rate))  # the first steps of a process take longer
+        if sys.stdout.isatty():
+            print("file\ttoken\tfires, s\tknown, s\tlatency, ms")
+        if self.microphone:
+            listen(recognizer, record(recognizer.sample_rate, tell_lost))
+        for path, name in zip(self.audio, short_names(self.audio), strict=True):
+            samples = load_audio(path, recognizer.sample_rate)
+            show_tokens(name, recognizer, samples, SimulatedClock() if self.fast else RealClock())
 
 
 def check_audio(audio: Sequence[Path]) -> None:
@@ -97,7 +98,7 @@ def listen(recognizer: StreamingRecognizer, blocks: Iterator[np.ndarray]) -> Non
 def tell_lost() -> None:
     """Samples are counted from the first one, so a gap makes all that follows look later than it is."""
     print(
-        "audio was lost here, for it came faster than it is computed: latencies from now on include the gap",
+        "audio was lost here (input overrun: slower than real time): latencies from now on include the gap",
         file=sys.stderr,
     )
 

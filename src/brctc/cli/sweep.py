@@ -1,82 +1,94 @@
 """`brctc sweep`"""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.comparison import prepare_corpus_of
+from brctc.cli.comparison import STOPPED, choose_workers, prepare_corpus_of
 from brctc.cli.runs import Limit
-from brctc.cli.shared import Assignments, find_recipe, parse_assignments, progress_bars
+from brctc.cli.shared import Assignments, Ray, find_recipe, parse_assignments, progress_bars
 from brctc.data import Prepared
-from brctc.evaluate import choose, evaluate_cells
+from brctc.evaluate import TradeOff, choose, evaluate_cells
 from brctc.evaluate.online import choose_utterances
 from brctc.report import to_rich, trade_off_table, write_trade_off
 from brctc.train import Plan, Recipe, is_trained, load_sweep
-from brctc.train.launch import train_side_by_side
+from brctc.train.launch import train_all
 
 OptionalNumber = Annotated[float | None, arg(metavar="MS", help_behavior_hint="")]
 
 
-def command(
-    sweep: Annotated[str, Positional, arg(metavar="SWEEP")],
-    *,
-    out: Annotated[Path, arg(metavar="DIR")],
-    target_latency_ms: OptionalNumber = None,
-    at_once: Annotated[int, arg(metavar="N")] = 2,
-    limit: Limit = None,
-    set: Assignments = (),
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Command:
     """Train an online recipe with many chunks and risks, and measure errors against latency.
     - A sweep is a recipe, sizes of chunks, and ways to train: risks, and their peers.
-    - Each training has a process with one thread.
+    - Each training has a process with one thread, and a GPU of its own where there are some.
     - Ctrl-C stops; the same command continues. What is trained or measured is not repeated.
 
     Examples:
       brctc sweep sweeps/digit-strings --out exp/online
       brctc sweep sweeps/digit-strings --out exp/online --target-latency-ms 400
       brctc sweep mine.yaml --out exp/mine --set seed=1
-
-    Args:
-        sweep: A YAML file, or a sweep that comes with brctc by its name.
-        out: Gets a run for each setting, and the report as report.html and report.json.
-        target_latency_ms: Name the setting with the fewest errors that is at most so late.
-        at_once: So many trainings at a time.
-        limit: Decode so many test utterances, spread over the split; the report is then report-N.html.
-        set: Change values of all recipes, by their dotted keys.
     """
-    if at_once < 1:
-        raise ValueError(f"--at-once is {at_once}, expected at least 1")
-    if target_latency_ms is not None and not 0 < target_latency_ms < math.inf:
-        raise ValueError(f"--target-latency-ms is {target_latency_ms:g}, expected more than 0")
-    plan = load_sweep(find_recipe(sweep), out, parse_assignments(set))
-    recipe = plan.cells[0].recipe
-    try:
+
+    sweep: Annotated[str, Positional, arg(metavar="SWEEP")]
+    """A YAML file, or a sweep that comes with brctc by its name."""
+    out: Annotated[Path, arg(metavar="DIR")]
+    """Gets a run for each setting, and the report as report.html and report.json."""
+    target_latency_ms: OptionalNumber = None
+    """Name the setting with the fewest errors that is at most so late."""
+    at_once: Annotated[int, arg(metavar="N")] = 2
+    """So many trainings at a time; a cluster decides itself."""
+    ray: Ray = None
+    """Train on a Ray cluster: its address, "auto" for this machine's, or "local" to start one here."""
+    limit: Limit = None
+    """Decode so many test utterances, spread over the split; the report is then report-N.html."""
+    set: Assignments = ()
+    """Change values of all recipes, by their dotted keys."""
+
+    def run(self) -> None:
+        """Trains, measures and reports."""
+        self._check()
+        plan = load_sweep(find_recipe(self.sweep), self.out, parse_assignments(self.set))
+        try:
+            trade_off, page = self._train_and_measure(plan)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(STOPPED) from None
+        write_trade_off(trade_off, page)
+        Console().print(to_rich(trade_off_table(trade_off, "terminal")))
+        print(f"The report is {page}.")
+        if self.target_latency_ms is not None:
+            best = choose(trade_off.trials, self.target_latency_ms)
+            within = f"Within {self.target_latency_ms:g} ms: {best}."
+            print(f"{within} The model is in {self.out / best.name}.")
+
+    def _check(self) -> None:
+        if self.at_once < 1:
+            raise ValueError(f"--at-once is {self.at_once}, expected at least 1")
+        target = self.target_latency_ms
+        if target is not None and not 0 < target < math.inf:
+            raise ValueError(f"--target-latency-ms is {target:g}, expected more than 0")
+
+    def _train_and_measure(self, plan: Plan) -> tuple[TradeOff, Path]:
+        """What all cells have reached, and the page that it belongs on."""
+        recipe = plan.cells[0].recipe
         prepare_corpus_of(recipe)
         prepared = Prepared(recipe.corpus.prepared, "test")
-        chosen = choose_utterances(prepared, limit)  # before hours of training: there is something to measure
-        train_side_by_side(needed_starts(plan, out), out, at_once=at_once)
-        train_side_by_side({cell.name: cell.recipe for cell in plan.cells}, out, at_once=at_once)
+        measured = len(choose_utterances(prepared, self.limit))  # refused before hours of training
+        workers = choose_workers(self.ray, self.at_once)
+        train_all(needed_starts(plan, self.out), self.out, workers)
+        train_all({cell.name: cell.recipe for cell in plan.cells}, self.out, workers)
+        methods = {cell.name: cell.method for cell in plan.cells}
+        kind = recipe.corpus.kind
         with progress_bars() as bars:
             trade_off = evaluate_cells(
-                {cell.name: cell.method for cell in plan.cells},
-                out,
-                prepared,
-                corpus=recipe.corpus.name,
-                limit=limit,
-                progress=bars,
+                methods, self.out, prepared, corpus=kind, limit=self.limit, progress=bars
             )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped\nThe same command continues.") from None
-    page = out / ("report.html" if len(chosen) == len(prepared) else f"report-{len(chosen)}.html")
-    write_trade_off(trade_off, page)
-    Console().print(to_rich(trade_off_table(trade_off, "terminal")))
-    print(f"The report is {page}.")
-    if target_latency_ms is not None:
-        chosen = choose(trade_off.trials, target_latency_ms)
-        print(f"Within {target_latency_ms:g} ms: {chosen}. The model is in {out / chosen.name}.")
+        name = "report.html" if measured == len(prepared) else f"report-{measured}.html"
+        return trade_off, self.out / name
 
 
 def needed_starts(plan: Plan, out: Path) -> dict[str, Recipe]:

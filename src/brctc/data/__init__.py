@@ -1,17 +1,14 @@
-"""Manifests, features, augmentation, tokens, batches and the corpora built in (the extra `asr`)."""
+"""Corpora, features, augmentation, tokens and batches (the extra `asr`)."""
 
-from brctc.config import Config
-from brctc.data import extras  # noqa: F401
+from brctc.extras import check_extra
+
+check_extra()
+
 from brctc.data.audio import AudioError, load_audio
-from brctc.data.augment import SPEEDS, AugmentConfig, SpecAugmentConfig, spec_augment, trim_tail
-from brctc.data.batching import Batch, make_batch, plan_batches
-from brctc.data.corpora import (
-    CORPORA,
-    DigitStringsConfig,
-    GridConfig,
-    HandwritingConfig,
-    prepare_corpus,
-)
+from brctc.data.augment import AugmentConfig, SpecAugmentConfig, spec_augment, trim_tail
+from brctc.data.batch import Batch, Example, Padded, pad
+from brctc.data.checks import LengthCheck
+from brctc.data.corpora import CORPORA, SPEEDS, AudioCorpusConfig, CorpusConfig
 from brctc.data.features import FbankStream, FeatureConfig, fbank, num_samples_heard
 from brctc.data.manifest import (
     PreparationError,
@@ -22,57 +19,56 @@ from brctc.data.manifest import (
     write_manifest,
 )
 from brctc.data.microphone import record
-from brctc.data.prepare import prepare_manifest
-from brctc.data.prepared import (
-    Prepared,
-    PreparedWriter,
-    Summary,
-    Utterance,
-    feature_statistics,
-)
+from brctc.data.prepare import Summary, prepare_split
+from brctc.data.prepare_corpus import prepare_corpus
+from brctc.data.recordings import RowSource
 from brctc.data.reference_times import (
     Aligner,
     AlignmentError,
     ReferenceTimes,
     find_reference_times,
 )
+from brctc.data.source import ExampleError, Loaded, Source, Storage
+from brctc.data.split import Prepared
 from brctc.data.tokens import TokenConfig, Tokenizer
 
 __all__ = [
     "Aligner",
     "AlignmentError",
+    "AudioCorpusConfig",
     "AudioError",
     "AugmentConfig",
     "Batch",
     "CORPORA",
-    "Config",
-    "DigitStringsConfig",
+    "CorpusConfig",
+    "Example",
+    "ExampleError",
     "FbankStream",
     "FeatureConfig",
-    "GridConfig",
-    "HandwritingConfig",
+    "LengthCheck",
+    "Loaded",
+    "Padded",
     "PreparationError",
     "Prepared",
-    "PreparedWriter",
     "Problem",
     "ReferenceTimes",
     "Row",
+    "RowSource",
     "SPEEDS",
+    "Source",
     "SpecAugmentConfig",
+    "Storage",
     "Summary",
     "TokenConfig",
     "Tokenizer",
-    "Utterance",
     "WordTime",
     "fbank",
-    "feature_statistics",
     "find_reference_times",
     "load_audio",
-    "make_batch",
     "num_samples_heard",
-    "plan_batches",
+    "pad",
     "prepare_corpus",
-    "prepare_manifest",
+    "prepare_split",
     "read_manifest",
     "record",
     "spec_augment",

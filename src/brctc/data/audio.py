@@ -1,9 +1,12 @@
 """Audio files as float32 samples, mono, at the rate that is wanted; bad files are named."""
 
+import contextlib
 import functools
+import io
 import logging
 import math
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -16,6 +19,9 @@ _UNKNOWN_FROM = 0x7FFF0000  # a program that writes WAV into a pipe leaves 0, or
 
 
 LOUDEST = 100.0  # louder samples are no overshoot, but 16-bit ones that were never scaled
+LOWEST_RATE, HIGHEST_RATE = 1_000, 1_000_000
+BLOCK_SAMPLES = 1 << 22
+MOST_SAMPLES_PER_BYTE = 10_000  # no codec makes silence shorter
 
 
 class AudioError(ValueError):
@@ -45,6 +51,7 @@ class AudioFile:
                 raise AudioError(f"{path}: the file is empty")
             _check_wav_size(self.path)
             self._file = soundfile.SoundFile(self.path)
+            self._open_ended = self._file.frames > MOST_SAMPLES_PER_BYTE * self.path.stat().st_size
         except TypeError:  # soundfile's way to say it
             raise AudioError(f"{path}: audio without a header: its rate is not known") from None
         except OSError as error:
@@ -52,10 +59,12 @@ class AudioFile:
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{path}: not readable as audio ({error.error_string})") from None
         self.sample_rate: int = self._file.samplerate
-        self.num_samples: int = self._file.frames
-        if self.num_samples == 0:
+        try:
+            self._check_rate()
+            self.num_samples = self._count_samples()
+        except AudioError:
             self._file.close()
-            raise AudioError(f"{path}: the audio has no samples")
+            raise
 
     def __enter__(self) -> "AudioFile":
         return self
@@ -76,17 +85,58 @@ class AudioFile:
                 f"{self.path}: samples {start} to {start + wanted} were asked for, it has {self.num_samples}"
             )
         try:
+            if self._open_ended:
+                self._reopen()
             if self._file.tell() != start:
                 self._file.seek(start)
-            samples = self._file.read(wanted, dtype="float32", always_2d=True)
+            blocks = list(self._blocks(wanted))
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{self.path}: truncated or damaged ({error.error_string})") from None
-        if len(samples) != wanted:
-            raise AudioError(f"{self.path}: truncated: {len(samples)} of {wanted} samples could be read")
-        mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(1)
+        mono = blocks[0] if len(blocks) == 1 else np.concatenate(blocks or [np.zeros(0, np.float32)])
+        if len(mono) != wanted:
+            raise AudioError(f"{self.path}: truncated: {len(mono)} of {wanted} samples could be read")
         if problem := sample_problem(mono, start):
             raise AudioError(f"{self.path}: {problem}")
         return mono
+
+    def _check_rate(self) -> None:
+        if not LOWEST_RATE <= self.sample_rate <= HIGHEST_RATE:
+            expected = f"expected {LOWEST_RATE} to {HIGHEST_RATE} Hz"
+            raise AudioError(f"{self.path}: a sample rate of {self.sample_rate} Hz, {expected}")
+
+    def _count_samples(self) -> int:
+        """What the header says, if that can be true. What a piped encoder leaves there cannot: then it is
+        counted."""
+        said = self._file.frames
+        if not self._open_ended and said > 0:
+            return said
+        counted = sum(len(block) for block in self._blocks(said))
+        if counted == 0:
+            raise AudioError(f"{self.path}: the audio has no samples")
+        return counted
+
+    def _reopen(self) -> None:
+        """libsndfile cannot seek any more once it was at an end that it did not know."""
+        self._file.close()
+        self._file = soundfile.SoundFile(self.path)
+
+    def _blocks(self, wanted: int) -> Iterator[np.ndarray]:
+        """Mono samples, block by block: memory is taken for what is there, not for what a header says."""
+        while wanted > 0:
+            block = self._read_block(min(wanted, BLOCK_SAMPLES))
+            if len(block) == 0:
+                return
+            wanted -= len(block)
+            yield block[:, 0] if block.shape[1] == 1 else block.mean(1)
+
+    def _read_block(self, size: int) -> np.ndarray:
+        if not self._open_ended:
+            return self._file.read(size, dtype="float32", always_2d=True)
+        block = np.full((size, self._file.channels), np.nan, np.float32)
+        with contextlib.suppress(soundfile.LibsndfileError):  # soundfile seeks to where it is, at the end
+            self._file.read(out=block)
+        unread = np.isnan(block[:, 0])
+        return block[: int(np.argmax(unread))] if unread.any() else block
 
 
 def load_audio(
@@ -98,6 +148,15 @@ def load_audio(
     """
     with AudioFile(path) as file:
         return resample(file.read(start, num_samples), file.sample_rate, sample_rate)
+
+
+def decode_audio(data: bytes, name: str) -> np.ndarray:
+    """Mono samples of an encoded file in memory."""
+    try:
+        samples, _ = soundfile.read(io.BytesIO(data), dtype="float32")
+    except (soundfile.LibsndfileError, TypeError) as error:
+        raise AudioError(f"{name}: not readable as audio ({error})") from None
+    return samples
 
 
 def resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
@@ -112,6 +171,11 @@ def change_speed(samples: np.ndarray, speed: float) -> np.ndarray:
     """Plays faster (above 1) or slower, pitch included, as Kaldi's speed perturbation does."""
     percent = round(speed * 100)
     return samples if percent == 100 else _resample(samples, percent, 100)
+
+
+def length_at_speed(num_samples: int, speed: float) -> int:
+    """How many samples `change_speed` gives."""
+    return -(-num_samples * 100 // round(speed * 100))
 
 
 def _resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:

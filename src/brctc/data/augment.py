@@ -8,10 +8,6 @@ from torch import Tensor
 
 from brctc.config import Config
 
-SPEEDS = (0.9, 1.0, 1.1)
-"""Speed perturbation of the paper (table 3); applied when a training split is prepared."""
-
-Speed = Annotated[float, Field(ge=0.5, le=2)]
 Count = Annotated[int, Field(ge=0)]
 
 

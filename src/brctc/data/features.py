@@ -13,10 +13,10 @@ class FeatureConfig(Config):
     """What the features are; the defaults are the paper's (table 3)."""
 
     num_bins: Annotated[int, Field(ge=4, le=128)] = 80
-    frame_length_ms: Annotated[float, Field(gt=0)] = 25
-    frame_shift_ms: Annotated[float, Field(gt=0)] = 10
-    sample_rate: Annotated[int, Field(ge=1000)] = 16000
-    dither: Annotated[float, Field(ge=0)] = 0
+    frame_length_ms: Annotated[float, Field(gt=0, le=1000)] = 25
+    frame_shift_ms: Annotated[float, Field(gt=0, le=1000)] = 10
+    sample_rate: Annotated[int, Field(ge=1000, le=1_000_000)] = 16000
+    dither: Annotated[float, Field(ge=0, le=1)] = 0
     """Standard deviation of noise added to the samples, the same noise for the same audio."""
 
     @model_validator(mode="after")

@@ -1,22 +1,29 @@
-"""The one door for a corpus: a TSV file with a header and a line per utterance.
+"""A user's own corpus: a TSV file with a header and a line per example.
 
-Columns: id, text, path, duration; optional: speaker, start_sample, num_samples (a part of an audio
-file that several utterances share), word_times ("word:start-end ..." in seconds). Others are kept, unread.
-A relative path is relative to the manifest's folder.
+Speech: id, text, path, duration; optional: translation, speaker, start_sample and num_samples (a part of an
+audio file that several utterances share), word_times ("word:start-end ..." in seconds).
+Text to text: id, text and translation, without a path.
+Other columns are kept, unread. A relative path is relative to the manifest's folder.
 """
 
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from brctc.files import write_text
 
-REQUIRED = ("id", "text", "path", "duration")
-OPTIONAL = ("speaker", "start_sample", "num_samples", "word_times")
+REQUIRED = ("id", "text")
+SPEECH = ("path", "duration")
+OPTIONAL = ("translation", "speaker", "start_sample", "num_samples", "word_times")
+COLUMNS = (*REQUIRED, *SPEECH, *OPTIONAL)
+MOST_COLUMNS = 200
+LONGEST_ID = 500
+DUPLICATE = "the id is used by an earlier row"
 _WORD_TIME = re.compile(r"(.+):(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
 
 
@@ -34,28 +41,38 @@ class Row:
 
     id: str
     text: str
-    path: Path
-    duration: float
+    path: Path | None = None
+    """None for text alone."""
+    duration: float | None = None
     speaker: str | None = None
     start_sample: int | None = None
     num_samples: int | None = None
     word_times: tuple[WordTime, ...] | None = None
     others: tuple[tuple[str, str], ...] = ()
     """Names and values of columns that mean nothing here, for whoever writes the row again."""
+    translation: str | None = None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """By name: what is said (`transcript`) or read (`source`), and its `translation` if there is one."""
+        named = {"source" if self.path is None else "transcript": self.text}
+        return named if self.translation is None else named | {"translation": self.translation}
 
 
 class Problem(NamedTuple):
-    """What is wrong with one utterance."""
+    """What is wrong with one example."""
 
     id: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.what}"
+        """Safe to print, whatever is wrong with the id."""
+        id = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in self.id[:LONGEST_ID])
+        return f"{id}{'...' * (len(self.id) > LONGEST_ID)}: {self.what}"
 
 
 class PreparationError(ValueError):
-    """A corpus that cannot be used as it is; `problems` names every bad utterance."""
+    """A corpus that cannot be used as it is; `problems` names every bad example."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
@@ -65,67 +82,102 @@ class PreparationError(ValueError):
 
 def read_manifest(path: str | Path) -> list[Row]:
     """The manifest's rows; a PreparationError names every malformed line and every duplicate id."""
-    rows, problems = parse_manifest(path)
-    problems += duplicate_ids(rows)
+    rows, problems = [], []
+    for found in iterate_manifest(path):
+        (problems if isinstance(found, Problem) else rows).append(found)
+    problems += duplicate_ids(row.id for row in rows)
     if problems:
         raise PreparationError(str(path), problems)
     return rows
 
 
-def manifest_digest(path: str | Path) -> str:
-    """Changes with what a manifest says, and not with columns that mean nothing here."""
-    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
-    lines = [line.rstrip("\r").split("\t") for line in text.split("\n")]
-    places = {name: i for i, name in enumerate(lines[0]) if name in (*REQUIRED, *OPTIONAL)}
-    read = [[(name, line[i]) for name, i in sorted(places.items()) if i < len(line)] for line in lines]
-    return hashlib.sha256(repr(read).encode()).hexdigest()
-
-
-def parse_manifest(path: str | Path) -> tuple[list[Row], list[Problem]]:
-    """The rows that can be read, and what is wrong with the others."""
+def iterate_manifest(path: str | Path) -> Iterator[Row | Problem]:
+    """Row after row, a problem in place of one that is malformed; a manifest need not fit into memory."""
     path = Path(path)
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
-    header = lines[0].rstrip("\r").split("\t")
-    missing = [name for name in REQUIRED if name not in header]
-    if missing:
-        raise ValueError(f"{path} lacks the columns {missing}; its first line says {header}")
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{path} has the columns {repeated} more than once")
-    rows, problems = [], []
-    for number, line in enumerate(lines[1:], start=2):
+    lines = _lines(path)
+    header = next(lines, "").split("\t")
+    _check_header(path, header)
+    for number, line in enumerate(lines, start=2):
         if not line.strip():
             continue
-        values = line.rstrip("\r").split("\t")
+        values = line.split("\t")
         named = dict(zip(header, values, strict=False))
         try:
             if len(values) != len(header):
                 raise ValueError(f"{len(values)} fields, expected the header's {len(header)}")
-            rows.append(_parse_row(named, path.parent))
+            yield _parse_row(named, path.parent)
         except ValueError as error:
-            problems.append(Problem(named.get("id", "").strip() or f"line {number}", str(error)))
-    return rows, problems
+            yield Problem(named.get("id", "").strip() or f"line {number}", str(error))
+
+
+def manifest_digest(path: str | Path) -> str:
+    """Changes with what a manifest says, and not with columns that mean nothing here."""
+    lines = _lines(Path(path))
+    header = next(lines, "").split("\t")
+    places = sorted((name, i) for i, name in enumerate(header) if name in COLUMNS)
+    digest = hashlib.sha256(repr([name for name, _ in places]).encode())
+    for line in lines:
+        values = line.split("\t")
+        read = [values[i] for _, i in places if i < len(values)]
+        digest.update("\t".join(read).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Decoded line by line, so that a file that is not UTF-8 is named with its place."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                place = f"byte {error.start} of line {number}"
+                raise ValueError(f"{path} is not UTF-8: {error.reason} at {place}") from None
+
+
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    if len(header) > MOST_COLUMNS:
+        raise ValueError(f"{path} has {len(header)} columns, expected at most {MOST_COLUMNS}")
+    speech = any(name in header for name in SPEECH)
+    needed = (*REQUIRED, *(SPEECH if speech or "translation" not in header else ()))
+    missing = [name for name in needed if name not in header]
+    if missing:
+        raise ValueError(f"{path} lacks the columns {missing}; its first line says {list(header)}")
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{path} has the columns {repeated} more than once")
 
 
 def _parse_row(values: dict[str, str], folder: Path) -> Row:
     values = {name: value.strip() for name, value in values.items()}
     for name in ("id", "path"):
-        if not values[name]:
+        if not values.get(name, "-"):
             raise ValueError(f"the {name} is empty")
+    if problem := id_problem(values["id"]):
+        raise ValueError(problem)
+    path, duration = values.get("path"), values.get("duration")
+    translation = values.get("translation")
     return Row(
         id=values["id"],
         text=" ".join(values["text"].split()),
-        path=folder / values["path"],
-        duration=_parse_duration(values["duration"]),
+        path=None if path is None else folder / path,
+        duration=None if duration is None else _parse_duration(duration),
         speaker=values.get("speaker") or None,
         start_sample=_parse_count("start_sample", values.get("start_sample"), least=0),
         num_samples=_parse_count("num_samples", values.get("num_samples"), least=1),
         word_times=parse_word_times(values.get("word_times")),
-        others=tuple(item for item in values.items() if item[0] not in (*REQUIRED, *OPTIONAL)),
+        others=tuple(item for item in values.items() if item[0] not in COLUMNS),
+        translation=None if translation is None else " ".join(translation.split()),
     )
+
+
+def id_problem(id: str) -> str | None:
+    """Why something cannot be an id: it becomes part of file names, tables and logs."""
+    if len(id) > LONGEST_ID:
+        return f"the id has {len(id)} characters, expected at most {LONGEST_ID}"
+    odd = sorted({c for c in id if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")})
+    if odd:
+        return f"the id has control characters: {', '.join(f'U+{ord(c):04X}' for c in odd)}"
+    return None
 
 
 def _parse_duration(value: str) -> float:
@@ -159,14 +211,14 @@ def parse_word_times(value: str | None) -> tuple[WordTime, ...] | None:
     return tuple(times)
 
 
-def duplicate_ids(rows: Iterable[Row]) -> list[Problem]:
-    """A problem for every row whose id was used before."""
+def duplicate_ids(ids: Iterable[str]) -> list[Problem]:
+    """A problem for every id that was used before."""
     seen: set[str] = set()
     problems = []
-    for row in rows:
-        if row.id in seen:
-            problems.append(Problem(row.id, "the id is used by an earlier row"))
-        seen.add(row.id)
+    for id in ids:
+        if id in seen:
+            problems.append(Problem(id, DUPLICATE))
+        seen.add(id)
     return problems
 
 
@@ -176,7 +228,10 @@ def write_manifest(path: str | Path, rows: Sequence[Row]) -> None:
     The file is whole or not there; one of this name is replaced.
     """
     path = Path(path)
-    columns = [*REQUIRED, *(name for name in OPTIONAL if any(getattr(row, name) is not None for row in rows))]
+    texts = rows and all(row.path is None for row in rows)
+    speech = () if texts else SPEECH
+    columns = [*REQUIRED, *speech]
+    columns += [name for name in OPTIONAL if any(getattr(row, name) is not None for row in rows)]
     others = list(dict.fromkeys(name for row in rows for name, _ in row.others))
     lines = ["\t".join([*columns, *others])]
     for row in rows:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from brctc.data import extras
+from brctc.extras import check_extra
 
 BLOCK_S = 0.01
 
@@ -15,7 +15,7 @@ def record(sample_rate: int, tell_lost: Callable[[], object]) -> Iterator[np.nda
     Who asks too late gets what was recorded meanwhile. What the sound card could not keep is lost: nobody
     knows how much, but `tell_lost` is called before the first block behind the gap.
     """
-    extras.check(("sounddevice",), "mic")
+    check_extra(("sounddevice",), "mic")
     try:
         import sounddevice
     except OSError as error:  # the package is there, the system's library is not

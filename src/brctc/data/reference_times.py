@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from brctc.data.audio import AudioError, resample
-from brctc.data.extras import check
 from brctc.data.manifest import Problem, Row, WordTime
-from brctc.data.prepare import Progress, read_by_file
+from brctc.data.prepare import Progress
+from brctc.data.recordings import read_by_file
+from brctc.extras import check_extra
 
 SAMPLE_RATE = 16000
 FRAME_S = 0.01
@@ -26,7 +27,7 @@ class Aligner:
     """pocketsphinx's forced alignment with the model and the dictionary of its wheel."""
 
     def __init__(self) -> None:
-        check(("pocketsphinx",), extra="align")
+        check_extra(("pocketsphinx",), "align")
         self._decoder = _decoder()
 
     def align(self, text: str, samples: np.ndarray) -> tuple[WordTime, ...]:

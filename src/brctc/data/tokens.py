@@ -3,7 +3,7 @@
 import base64
 import binascii
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import sentencepiece
@@ -13,6 +13,8 @@ from brctc.config import Config
 
 BLANK, UNKNOWN = "<blank>", "<unk>"
 UNKNOWN_ID = 1
+NO_TEXT = "there is no text to make a vocabulary of"
+LONGEST_TEXT = 1 << 24  # bytes: longer ones would be dropped
 UNKNOWN_TEXT = "⁇"
 """What an unknown token is in decoded text: one character, so that it counts as one error."""
 
@@ -21,7 +23,7 @@ class TokenConfig(Config):
     """What a token is. `size` counts all classes, blank and unknown among them; BPE alone takes it."""
 
     kind: Literal["char", "word", "bpe"] = "char"
-    size: Annotated[int, Field(ge=3)] | None = None
+    size: Annotated[int, Field(ge=3, le=1_000_000)] | None = None
 
     @model_validator(mode="after")
     def _size_of_bpe(self) -> "TokenConfig":
@@ -45,13 +47,16 @@ class Tokenizer:
     @staticmethod
     def train(texts: Iterable[str], config: TokenConfig) -> "Tokenizer":
         """The vocabulary of the training texts; the same texts give the same one."""
-        texts = list(texts)
-        if not any(text.strip() for text in texts):
-            raise ValueError("there is no text to make a vocabulary of")
+        found = _Counted(texts)
         if config.size is not None:
-            return _from_model(_train_bpe(texts, config.size))
-        units = {unit for text in texts for unit in _split(config.kind, text)}
+            return _from_model(_train_bpe(found, config.size))
+        units = {unit for text in found for unit in split_text(config.kind, text)}
+        if not found.any_text:
+            raise ValueError(NO_TEXT)
         return Tokenizer(config.kind, [BLANK, UNKNOWN, *sorted(units)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.from_dict, (self.to_dict(),)  # processes that prepare and load data have it too
 
     @property
     def size(self) -> int:
@@ -62,7 +67,7 @@ class Tokenizer:
         """The classes of a text; what the vocabulary lacks is class 1."""
         if self._processor is not None:
             return self._processor.encode(text)
-        return [self._index.get(unit, UNKNOWN_ID) for unit in _split(self.kind, text)]
+        return [self._index.get(unit, UNKNOWN_ID) for unit in split_text(self.kind, text)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of classes; blanks are left out."""
@@ -100,11 +105,32 @@ class Tokenizer:
         raise ValueError(f"not a saved tokenizer: {str(saved)[:80]}")
 
 
-def _split(kind: str, text: str) -> list[str]:
+def split_text(kind: str, text: str) -> list[str]:
+    """The units of a text that need no vocabulary: its words or characters."""
     return text.split() if kind == "word" else list(text)
 
 
-def _train_bpe(texts: list[str], size: int) -> bytes:
+class _Counted:
+    """Texts that are read once, and need not fit into memory."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = iter(texts)
+        self.count, self.any_text = 0, False
+        self.error: Exception | None = None
+        """Why they could not be read."""
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for text in self._texts:
+                self.count += 1
+                self.any_text = self.any_text or bool(text.strip())
+                yield text
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _train_bpe(texts: _Counted, size: int) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
@@ -114,7 +140,7 @@ def _train_bpe(texts: list[str], size: int) -> bytes:
             vocab_size=size,
             character_coverage=1.0,
             normalization_rule_name="identity",
-            max_sentence_length=max(len(text.encode()) for text in texts) + 1,  # longer ones would be dropped
+            max_sentence_length=LONGEST_TEXT,
             pad_id=0,
             pad_piece=BLANK,
             unk_id=UNKNOWN_ID,
@@ -126,8 +152,12 @@ def _train_bpe(texts: list[str], size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
+        if texts.error is not None:  # sentencepiece wraps it up
+            raise texts.error from None
+        if not texts.any_text:
+            raise ValueError(NO_TEXT) from None
         reason = str(error).strip().rpartition("] ")[2] or str(error)
-        raise ValueError(f"{len(texts)} texts do not make a BPE vocabulary of {size}: {reason}") from None
+        raise ValueError(f"{texts.count} texts do not make a BPE vocabulary of {size}: {reason}") from None
     return model.getvalue()
 
 

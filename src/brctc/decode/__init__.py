@@ -1,5 +1,10 @@
 """From the encoder's output to text."""
 
+from brctc.extras import check_extra
+
+check_extra()
+
+
 from brctc.decode.attention_beam import attention_beam
 from brctc.decode.ctc import ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.ctc_prefix import CTCPrefixScorer, PrefixState
@@ -8,7 +13,7 @@ from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgri
 from brctc.decode.recognizer import Recognizer
 from brctc.decode.result import Result
 from brctc.decode.simulation import Clock, RealClock, SimulatedClock, play
-from brctc.decode.streaming import StreamedToken, StreamingRecognizer
+from brctc.decode.streaming import StreamedToken, StreamingRecognizer, push_together
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 
 __all__ = [
@@ -27,6 +32,7 @@ __all__ = [
     "ctc_greedy",
     "ctc_prefix_beam",
     "play",
+    "push_together",
     "transducer_beam",
     "transducer_frames",
     "transducer_greedy",

@@ -3,16 +3,18 @@
 import torch
 from torch import Tensor
 
+from brctc.data.batch import Padded
 from brctc.decode.ctc import check_counts
 from brctc.decode.ctc_prefix import CTCPrefixScorer
 from brctc.decode.hypothesis import Hypothesis
-from brctc.models import Encoded, System
+from brctc.models import AttentionDecoder
 
 
 @torch.inference_mode()
 def attention_beam(
-    system: System,
-    encoded: Encoded,
+    decoder: AttentionDecoder,
+    memory: Padded,
+    ctc: Padded | None = None,
     beam: int = 10,
     ctc_weight: float = 0.5,
     length_reward: float = 0.0,
@@ -21,20 +23,22 @@ def attention_beam(
     """The `nbest` best hypotheses of each utterance by ctc_weight * log P_ctc + (1 - ctc_weight) *
     log P_attention + length_reward * tokens.
 
+    `memory` is what the decoder attends to; `ctc` the logits (N, T, C) that log P_ctc is of, needed unless
+    `ctc_weight` is 0.
+
     Every prefix in the beam is also scored as if it ended there. Neither probability grows with
     another token, so the search stops when no prefix can beat the `nbest`-th output any more: no
     heuristic is needed. No output has more tokens than the utterance has encoder frames.
     """
-    decoder = system.attention
-    if decoder is None:
-        raise ValueError("the system has no attention decoder")
     check_counts(beam=beam, nbest=nbest)
     if not 0 <= ctc_weight < 1:
         raise ValueError(f"ctc_weight is {ctc_weight}, expected 0 or more and less than 1")
-    classes, device = system.vocab_size, encoded.hidden.device
-    frames = encoded.lengths.to(device)[:, None]
-    memory = decoder.start(encoded.hidden, encoded.lengths)
-    scorer = CTCPrefixScorer(encoded.logits, encoded.lengths) if ctc_weight else None
+    if ctc is None and ctc_weight:
+        raise ValueError(f"ctc_weight is {ctc_weight}, but there is no CTC output")
+    classes, device = decoder.end, memory.values.device
+    frames = memory.lengths.to(device)[:, None]
+    prepared = decoder.start(*memory)
+    scorer = CTCPrefixScorer(*ctc) if ctc is not None and ctc_weight else None
     state = scorer.start() if scorer else None
     cache = None
     tokens = torch.full((len(frames), 1), decoder.end, device=device)
@@ -43,7 +47,7 @@ def attention_beam(
     choices: list[tuple[Tensor, Tensor]] = []  # of every step: which prefixes got which tokens
     best = attention.new_full((len(frames), nbest), -torch.inf)
     for length in range(int(frames.max()) + 1):
-        log_probs, cache = decoder.step(memory, tokens, cache)
+        log_probs, cache = decoder.step(prepared, tokens, cache)
         spoken = attention[:, :, None] + log_probs
         joint = (1 - ctc_weight) * spoken
         if scorer and state:

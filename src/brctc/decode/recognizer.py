@@ -3,26 +3,27 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
-from brctc.data import Row
+from brctc.data import Padded, Row, pad
 from brctc.decode.attention_beam import attention_beam
 from brctc.decode.ctc import check_counts, ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.hypothesis import Hypothesis
+from brctc.decode.methods import Method, choose_search, decoder_of
 from brctc.decode.result import Result
 from brctc.decode.sources import Input, Source, read_source
 from brctc.decode.times import frame_clock, token_times, word_times
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
 from brctc.models import Encoded, Model, load_model
 
-Method = Literal["auto", "ctc", "ctc-greedy", "ctc-beam", "attention", "transducer", "transducer-greedy"]
 EARLY_FINISH = (
     "the model was trained to finish early (EarlyFinish): its spikes are squeezed to the left, they are "
     "not where the words are spoken"
 )
 NO_ALIGNMENT = "the CTC output has no path that says these tokens"
+NO_CTC = "the model has no CTC output that would say when"
 NO_CLOCK = "the model takes features that were not made of audio: its frames have no duration"
 NOT_WANTED = "times were not asked for"
 Spans = tuple[list[int], list[int]]
@@ -30,10 +31,15 @@ Spans = tuple[list[int], list[int]]
 
 
 def check_model(model: Model) -> None:
-    """Refuses a model that can say nothing."""
+    """Refuses a model whose weights are not finite."""
     for name, tensor in model.system.state_dict().items():
         if not tensor.isfinite().all():
-            raise ValueError(f"the model's {name} is not finite: its training diverged")
+            raise ValueError(f"the model has non-finite weights ({name}): its training diverged")
+
+
+def best_device() -> torch.device:
+    """A GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Recognizer:
@@ -49,9 +55,11 @@ class Recognizer:
         model.system.eval()
 
     @staticmethod
-    def from_directory(directory: str | Path) -> "Recognizer":
-        """The model that `brctc.models.save_model` wrote there."""
-        return Recognizer(load_model(directory))
+    def from_directory(directory: str | Path, device: torch.device | str | None = None) -> "Recognizer":
+        """The model that `brctc.models.save_model` wrote there, on a GPU if there is one."""
+        model = load_model(directory)
+        model.system.to(device or best_device())
+        return Recognizer(model)
 
     def recognize(
         self,
@@ -77,7 +85,7 @@ class Recognizer:
         if isinstance(sources, str | Path | Row):
             raise TypeError(f"sources is {sources!r}, expected a list of them")
         check_counts(beam=beam, batch_size=batch_size)
-        method = self._method(method)
+        search = choose_search(method, self.model.system.config)
         no_times = self._no_times(times)
         results: list[Result] = []
         for first in range(0, len(sources), batch_size):
@@ -85,11 +93,11 @@ class Recognizer:
             start = time.perf_counter()
             encoded = self._encode(batch)
             middle = time.perf_counter()
-            hypotheses = self._search(encoded, method, beam, ctc_weight, length_reward)
+            hypotheses = self._search(encoded, search, beam, ctc_weight, length_reward)
             end = time.perf_counter()
             costs = (middle - start) / len(batch), (end - middle) / len(batch)
-            spans = [None] * len(batch) if no_times else self._spans(encoded, method, hypotheses)
-            factors = (encoded.lengths.double() / encoded.inter_lengths).tolist()
+            spans = [None] * len(batch) if no_times else self._spans(encoded, search, hypotheses)
+            factors = self._factors(encoded)
             for found in zip(batch, hypotheses, factors, spans, strict=True):
                 results.append(self._result(*found, costs, no_times))
                 if on_result is not None:
@@ -106,57 +114,65 @@ class Recognizer:
 
         return run
 
-    def _method(self, method: Method) -> Method:
-        system = self.model.system
-        if method not in get_args(Method):
-            raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
-        if method == "auto":
-            return "attention" if system.attention else "transducer" if system.transducer else "ctc-greedy"
-        has = {"attention": system.attention, "transducer": system.transducer}
-        if has.get(method.removesuffix("-greedy"), True) is None:
-            raise ValueError(f'method is "{method}", but the model has no such decoder')
-        return "ctc-greedy" if method == "ctc" else method
+    def _factors(self, encoded: Encoded) -> list[float]:
+        """The share of the frames that trimming has left of each utterance."""
+        before, after = encoded.taps[self.model.watched_tap].lengths, encoded.final.lengths
+        return (after.double() / before).tolist()
 
     @torch.inference_mode()
     def _encode(self, batch: list[Input]) -> Encoded:
         system = self.model.system
-        lengths = torch.tensor([len(item.features) for item in batch])
-        features = torch.nn.utils.rnn.pad_sequence([item.features for item in batch], batch_first=True)
-        return system.encode(features.to(next(system.parameters()).device), lengths, self.model.trim)
+        return system.encode(pad([item.features for item in batch]).to(system.device), self.model.trim)
 
     def _search(
-        self, encoded: Encoded, method: Method, beam: int, ctc_weight: float, length_reward: float
+        self, encoded: Encoded, search: str, beam: int, ctc_weight: float, length_reward: float
     ) -> list[Hypothesis]:
-        system = self.model.system
-        match method:
+        match search:
             case "attention":
-                nbest = attention_beam(system, encoded, beam, ctc_weight, length_reward)
+                ctc_weight = ctc_weight if self._has_ctc else 0.0
+                ctc = self._logits(encoded) if ctc_weight else None
+                nbest = attention_beam(*self._decoder(encoded, search), ctc, beam, ctc_weight, length_reward)
             case "transducer-greedy":
-                return transducer_greedy(system, encoded)
+                return transducer_greedy(*self._decoder(encoded, search))
             case "transducer":
-                nbest = transducer_beam(system, encoded, beam)
+                nbest = transducer_beam(*self._decoder(encoded, search), beam)
             case "ctc-beam":
-                nbest = ctc_prefix_beam(encoded.logits, encoded.lengths, beam)
+                nbest = ctc_prefix_beam(*self._logits(encoded), beam)
             case _:
-                return ctc_greedy(encoded.logits, encoded.lengths)
+                return ctc_greedy(*self._logits(encoded))
         return [best[0] for best in nbest]
 
+    def _decoder(self, encoded: Encoded, search: str) -> tuple[Any, Padded]:
+        """The decoder of a search, and the tap that it attends to."""
+        system = self.model.system
+        name = system.config.decoder_name(decoder_of(search) or "")
+        assert name is not None, "choose_search has seen to it"
+        return system.decoders[name], encoded.taps[system.config.decoders[name].on]
+
+    @property
+    def _has_ctc(self) -> bool:
+        """Whether CTC says the text of decoding, too."""
+        return self.model.system.config.output in self.model.system.config.heads
+
+    def _logits(self, encoded: Encoded) -> Padded:
+        with torch.inference_mode():
+            return encoded.logits(text=self.model.system.config.output)
+
     def _no_times(self, wanted: bool) -> str | None:
-        for risk in map(self.model.description.get, ("risk", "final_risk")):
-            kind = risk.get("kind") if isinstance(risk, dict) else risk
-            if kind in ("EarlyFinish", "early-finish"):
-                return EARLY_FINISH
+        if self.model.description.get("spikes_moved"):
+            return EARLY_FINISH
+        if not self._has_ctc:
+            return NO_CTC
         return None if wanted else NOT_WANTED
 
-    def _spans(
-        self, encoded: Encoded, method: Method, hypotheses: list[Hypothesis]
-    ) -> Sequence[Spans | None]:
-        if method.endswith("-greedy"):
+    def _spans(self, encoded: Encoded, search: str, hypotheses: list[Hypothesis]) -> Sequence[Spans | None]:
+        if search.endswith("-greedy"):
             return [(hypothesis.frames or [], hypothesis.last_frames or []) for hypothesis in hypotheses]
         tokens = [hypothesis.tokens for hypothesis in hypotheses]
-        if method == "transducer":
-            return [(frames, frames) for frames in transducer_frames(self.model.system, encoded, tokens)]
-        return ctc_frames(encoded.logits, encoded.lengths, tokens)
+        if search == "transducer":
+            found = transducer_frames(*self._decoder(encoded, search), tokens)
+            return [(frames, frames) for frames in found]
+        return ctc_frames(*self._logits(encoded), tokens)
 
     def _result(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from brctc.data import Prepared, Row, fbank, load_audio
-from brctc.models import Model, subsampled_lengths
+from brctc.models import Model
 
 
 class Input(NamedTuple):
@@ -31,6 +31,8 @@ def read_source(source: Source, model: Model) -> Input:
         case Input():
             return source
         case Row():
+            if source.path is None:
+                raise ValueError(f"{source.id}: there is no audio, only text")
             found = _read_audio(source.id, source.path, model, source.start_sample or 0, source.num_samples)
         case str() | Path():
             found = _read_audio(Path(source).stem, Path(source), model)
@@ -47,7 +49,7 @@ def read_source(source: Source, model: Model) -> Input:
 
 def check_features(name: str, model: Model, prepared: Prepared) -> None:
     """Refuses a split of other features than the model's."""
-    wanted = model.system.feature_dim
+    wanted = model.system.input_size
     if wanted != prepared.feature_dim or model.features != prepared.feature_config:
         raise ValueError(
             f"{name} takes {wanted} features of {model.features}, but {prepared.directory} "
@@ -69,11 +71,10 @@ def _read_audio(name: str, path: Path, model: Model, start: int = 0, num_samples
 
 def _check(found: Input, model: Model) -> None:
     name, features, _ = found
-    shape, wanted = tuple(features.shape), model.system.feature_dim
+    shape, wanted = tuple(features.shape), model.system.input_size
     if len(shape) != 2 or shape[1] != wanted:
         raise ValueError(f"{name}: features of shape {shape}, expected (T, {wanted})")
-    encoded = subsampled_lengths(torch.tensor(shape[0]), model.system.config.encoder.subsampling)
-    if encoded < 1:
+    if model.system.config.encoder.frames_out(shape[0]) < 1:
         raise ValueError(f"{name}: {shape[0]} frames are too few: the encoder makes none of them")
     if not features.isfinite().all():
         frame = int((~features.isfinite()).any(1).nonzero()[0])

@@ -13,7 +13,7 @@ from brctc.data.audio import sample_problem
 from brctc.decode.ctc import best_classes
 from brctc.decode.recognizer import NO_CLOCK, check_model
 from brctc.decode.times import frame_clock
-from brctc.models import Model, Stream, load_model, read_together
+from brctc.models import EncoderStream, Model, load_model, read_together
 
 BLANK = 0
 Samples = np.ndarray | Tensor
@@ -56,7 +56,7 @@ class StreamingRecognizer:
 
     Tokens and their frames are those of `Recognizer` with "ctc-greedy" on all the audio, however it
     is split, and what a push costs does not depend on the time already heard. Audio too short for a
-    frame says nothing. Streams of one model can be computed together: `push_together`.
+    frame says nothing. Streams of one model can be computed together: `brctc.decode.push_together`.
     """
 
     def __init__(self, model: Model) -> None:
@@ -78,7 +78,7 @@ class StreamingRecognizer:
     def reset(self) -> None:
         """Begins a new stream; what is left of the old one is dropped."""
         self._fbank = FbankStream(self.features)
-        self._stream = Stream(self.model.system)
+        self._stream = EncoderStream(self.model.system)
         self._samples = 0
         self._given_frames = 0  # features that were pushed instead of samples
         self._frames = 0
@@ -94,32 +94,13 @@ class StreamingRecognizer:
             are refused, and nothing has been heard then.
         sample_rate: what the samples have, if the caller knows. Another rate than the model's is refused.
         """
-        return StreamingRecognizer.push_together([(self, samples)], sample_rate)[0]
+        return push_together([(self, samples)], sample_rate)[0]
 
-    @staticmethod
-    def push_together(
-        pushes: "Sequence[tuple[StreamingRecognizer, Samples]]", sample_rate: int | None = None
-    ) -> list[list[StreamedToken]]:
-        """Each recognizer's `push`, in shared model steps: many streams cost little more than one.
-
-        The recognizers are different ones of the same `Model`. If one push is refused, all are.
-        """
-        recognizers = [recognizer for recognizer, _ in pushes]
-        if len({id(recognizer) for recognizer in recognizers}) < len(pushes):
-            raise ValueError("a recognizer is there twice: one push each")
-        if len({id(recognizer.model.system) for recognizer in recognizers}) > 1:
-            raise ValueError("the recognizers are of different models: make them of one")
-        checked = []
-        for i, (recognizer, samples) in enumerate(pushes):
-            try:
-                checked.append(recognizer._check(samples, sample_rate))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"push {i}: {error}" if len(pushes) > 1 else str(error)) from None
-        for recognizer, samples in zip(recognizers, checked, strict=True):
-            recognizer._samples += len(samples)
-            recognizer._stream.push(torch.from_numpy(recognizer._fbank.push(samples)))
-        read = read_together([recognizer._stream for recognizer in recognizers])
-        return [recognizer._fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]
+    def accept(self, samples: np.ndarray) -> EncoderStream:
+        """Hears checked samples; returns the stream whose frames can be read now."""
+        self._stream.push(torch.from_numpy(self._fbank.push(samples)))
+        self._samples += len(samples)
+        return self._stream
 
     def push_features(self, features: Tensor | np.ndarray) -> list[StreamedToken]:
         """`push` for features that are there already: the next (T, F), as `brctc.data.fbank` makes them.
@@ -135,14 +116,14 @@ class StreamingRecognizer:
         self._stream.push(features)
         self._given_frames += len(features)
         self._samples = num_samples_heard(self._given_frames, self.features)
-        return self._fire(self._stream.read().logits)
+        return self.fire(self._stream.read().logits)
 
     def flush(self) -> list[StreamedToken]:
         """The audio ends here: the last tokens. No push can follow, but `reset`."""
         self._check_open()
         self._stream.push(torch.from_numpy(self._fbank.finish()))
         self._stream.finish()
-        fired = self._fire(self._stream.read().logits)
+        fired = self.fire(self._stream.read().logits)
         self._end_run()
         return fired
 
@@ -161,7 +142,7 @@ class StreamingRecognizer:
         """Seconds of audio that were pushed."""
         return self._samples / self.sample_rate
 
-    def _fire(self, logits: Tensor) -> list[StreamedToken]:
+    def fire(self, logits: Tensor) -> list[StreamedToken]:
         """The tokens that begin in the next (T, C) frames."""
         fired = []
         for token in best_classes(logits)[1].tolist():
@@ -193,9 +174,11 @@ class StreamingRecognizer:
     def _check_open(self) -> None:
         if self._stream.finished:
             raise ValueError("the stream was flushed: reset() begins another one")
+        if self.model.system.training:  # before anything is heard
+            raise ValueError("the system is in training mode: call its eval() first")
 
-    def _check(self, samples: Samples, sample_rate: int | None) -> np.ndarray:
-        """The samples for the features, or why not."""
+    def check(self, samples: Samples, sample_rate: int | None = None) -> np.ndarray:
+        """The samples for the features; an error says why they cannot be taken."""
         self._check_open()
         if sample_rate is not None and sample_rate != self.sample_rate:
             raise ValueError(
@@ -217,3 +200,26 @@ class StreamingRecognizer:
         if problem := sample_problem(samples, self._samples, " of the stream"):
             raise ValueError(problem)
         return samples
+
+
+def push_together(
+    pushes: Sequence[tuple[StreamingRecognizer, Samples]], sample_rate: int | None = None
+) -> list[list[StreamedToken]]:
+    """Each recognizer's `push`, in shared model steps: many streams cost little more than one.
+
+    The recognizers are different ones of the same `Model`. If one push is refused, all are.
+    """
+    recognizers = [recognizer for recognizer, _ in pushes]
+    if len({id(recognizer) for recognizer in recognizers}) < len(pushes):
+        raise ValueError("a recognizer is there twice: one push each")
+    if len({id(recognizer.model.system) for recognizer in recognizers}) > 1:
+        raise ValueError("the recognizers are of different models: make them of one")
+    checked = []
+    for i, (recognizer, samples) in enumerate(pushes):
+        try:
+            checked.append(recognizer.check(samples, sample_rate))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"push {i}: {error}" if len(pushes) > 1 else str(error)) from None
+    streams = [recognizer.accept(samples) for recognizer, samples in zip(recognizers, checked, strict=True)]
+    read = read_together(streams)
+    return [recognizer.fire(frames.logits) for recognizer, frames in zip(recognizers, read, strict=True)]

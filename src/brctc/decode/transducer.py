@@ -6,28 +6,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from brctc.data.batch import Padded
 from brctc.decode.ctc import check_counts
 from brctc.decode.hypothesis import Hypothesis, PrefixTree
-from brctc.models import Encoded, System, Transducer
+from brctc.models import Transducer
 from brctc.models.transducer import BLANK
 
 GREEDY_BLOCK = 16  # frames looked at in one call: most of them are blank
 
 
 @torch.inference_mode()
-def transducer_greedy(system: System, encoded: Encoded, max_symbols: int = 20) -> list[Hypothesis]:
+def transducer_greedy(transducer: Transducer, memory: Padded, max_symbols: int = 20) -> list[Hypothesis]:
     """The best class at every step. The score is the log probability of the one path taken.
 
     No more than `max_symbols` * t tokens are said in the first t frames, so every search ends.
     """
     check_counts(max_symbols=max_symbols)
-    transducer = _transducer_of(system)
-    return [_greedy(transducer, frames, max_symbols) for frames in _projected(transducer, encoded)]
+    return [_greedy(transducer, frames, max_symbols) for frames in _projected(transducer, memory)]
 
 
 @torch.inference_mode()
 def transducer_beam(
-    system: System, encoded: Encoded, beam: int = 10, nbest: int = 1, max_symbols: int = 20
+    transducer: Transducer, memory: Padded, beam: int = 10, nbest: int = 1, max_symbols: int = 20
 ) -> list[list[Hypothesis]]:
     """The `nbest` best hypotheses of each utterance, each summed over its paths.
 
@@ -43,20 +43,13 @@ def transducer_beam(
       all that is left in the beam together, nothing can beat it, and the search is over.
     """
     check_counts(beam=beam, nbest=nbest, max_symbols=max_symbols)
-    transducer = _transducer_of(system)
-    return [_beam(transducer, frames, beam, nbest, max_symbols) for frames in _projected(transducer, encoded)]
+    return [_beam(transducer, frames, beam, nbest, max_symbols) for frames in _projected(transducer, memory)]
 
 
-def _transducer_of(system: System) -> Transducer:
-    if system.transducer is None:
-        raise ValueError("the system has no transducer")
-    return system.transducer
-
-
-def _projected(transducer: Transducer, encoded: Encoded) -> list[Tensor]:
+def _projected(transducer: Transducer, memory: Padded) -> list[Tensor]:
     """Each utterance's frames as the joint network adds them, (T, joint_dim)."""
-    frames = transducer.project(encoded.hidden)
-    return [frames[n, :length] for n, length in enumerate(encoded.lengths.tolist())]
+    frames = transducer.project(memory.values)
+    return [frames[n, :length] for n, length in enumerate(memory.lengths.tolist())]
 
 
 def _greedy(transducer: Transducer, frames: Tensor, max_symbols: int) -> Hypothesis:
@@ -185,11 +178,10 @@ def _beam(
 
 
 @torch.inference_mode()
-def transducer_frames(system: System, encoded: Encoded, tokens: list[list[int]]) -> list[list[int]]:
+def transducer_frames(transducer: Transducer, memory: Padded, tokens: list[list[int]]) -> list[list[int]]:
     """The frame of each token on the most probable path that says the tokens of an utterance."""
-    transducer = _transducer_of(system)
     found = []
-    for frames, labels in zip(_projected(transducer, encoded), tokens, strict=True):
+    for frames, labels in zip(_projected(transducer, memory), tokens, strict=True):
         targets = torch.tensor([labels], dtype=torch.long, device=frames.device)
         joint = transducer.joint_projected(frames[:, None], transducer.predictions(targets)[0]).double()
         blank = joint[:, :, BLANK].cpu().numpy()

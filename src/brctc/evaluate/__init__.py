@@ -1,5 +1,10 @@
 """Measuring what systems reach: errors, down-sampling, speed and latency, as plain result objects."""
 
+from brctc.extras import check_extra
+
+check_extra()
+
+
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
 from brctc.evaluate.error_rate import Comparison, ErrorRate, compare, error_rate
 from brctc.evaluate.latency import (
@@ -10,7 +15,8 @@ from brctc.evaluate.latency import (
     data_collecting_latency_ms,
     drift_latency,
 )
-from brctc.evaluate.offline import evaluate_models
+from brctc.evaluate.metrics import METRICS, Difference, MetricConfig, MetricInfo, Score
+from brctc.evaluate.offline import EvaluationOptions, evaluate_models
 from brctc.evaluate.online import OnlineEvaluation, evaluate_online
 from brctc.evaluate.real_time import RealTime, measure_rtf, one_thread
 from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
@@ -26,12 +32,18 @@ from brctc.evaluate.trade_off import (
 __all__ = [
     "BeamPoint",
     "Comparison",
+    "Difference",
     "DownSampling",
     "DriftLatency",
     "ErrorRate",
     "Evaluation",
+    "EvaluationOptions",
+    "METRICS",
+    "MetricConfig",
+    "MetricInfo",
     "OnlineEvaluation",
     "RealTime",
+    "Score",
     "Spread",
     "SystemResult",
     "TradeOff",

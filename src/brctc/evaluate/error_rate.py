@@ -11,6 +11,11 @@ from brctc.evaluate.bootstrap import Array, interval, resampled_ratios
 Unit = Literal["word", "char"]
 
 
+def unit_of(tokens: str) -> Unit:
+    """What the errors of a system with tokens of this kind are counted in."""
+    return "char" if tokens == "char" else "word"
+
+
 class ErrorRate(NamedTuple):
     """Errors of a system on a corpus. low and high bound the rate with 95% confidence."""
 

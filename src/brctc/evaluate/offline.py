@@ -1,42 +1,64 @@
 """Decodes a test set with several systems: how good, how short, how fast."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 
-from brctc.data import Prepared, make_batch
-from brctc.decode import Recognizer
-from brctc.decode.recognizer import Method
+from brctc.config import KeyedError, SectionError, describe_problems
+from brctc.data import CORPORA, Prepared, pad
+from brctc.decode.methods import WITH_BEAM, Method, choose_search
+from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import check_features
+from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
-from brctc.evaluate.error_rate import Unit, compare, error_rate
+from brctc.evaluate.metrics import METRICS, MetricConfig, default_metrics
 from brctc.evaluate.real_time import RealTime, measure_rtf
 from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.models import Model, TrimConfig, count_parameters
 
-Progress = Callable[[str, int, int], object]
-"""Told what is being done, how much of it is, and of how much."""
-
 BEAMS = (2, 3, 4, 5, 6, 8, 10, 12, 15)
-BATCH = 16
-WITH_BEAM: dict[str, Method] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "transducer"}
+OWN_DATA = ("manifests", "text-pairs")
+"""Kinds of corpora that have no name of their own."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How much is measured."""
+
+    beam: int = 10
+    """Of all searches but greedy ones."""
+    limit: int | None = None
+    """Decode so many examples, spread over the split; all by default."""
+    repeats: int = 3
+    """How often each example is timed; the median counts."""
+    rtf_utterances: int = 20
+    """So many are timed, one by one, all systems taking turns."""
+    beams: tuple[int, ...] = BEAMS
+    """Other sizes of the beam whose speed is measured; greedy searches become beam searches."""
+    sweep_utterances: int = 5
+    """So many are timed for every size."""
+    jobs: int = 1
+    """Processes that decode, where there is no GPU. Speed is measured in one."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "repeats", "rtf_utterances", "sweep_utterances", "jobs", "beam", "beams"):
+            given = getattr(self, name)
+            for count in given if isinstance(given, tuple) else (given,):
+                if count is not None and count < 1:
+                    raise ValueError(f"{name} is {count}, expected at least 1")
 
 
 def evaluate_models(
     model_dirs: Mapping[str, Path],
     prepared: Prepared,
+    options: EvaluationOptions | None = None,
     *,
-    beam: int = 10,
-    limit: int | None = None,
-    repeats: int = 3,
     methods: Mapping[str, Method] | None = None,
-    unit: Unit | None = None,
-    rtf_utterances: int = 20,
-    beams: Sequence[int] = BEAMS,
-    sweep_utterances: int = 5,
+    metrics: Mapping[str, MetricConfig] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Every model on a split; the first one is what the others are compared with.
@@ -44,147 +66,170 @@ def evaluate_models(
     Args:
         model_dirs: directories that `brctc.models.save_model` wrote, by the names to show.
         prepared: the split to decode.
-        beam: of all searches but greedy ones.
-        limit: decode so many utterances, spread over the split; all by default.
-        repeats: how often each utterance is timed; the median counts.
+        options: how much is measured.
         methods: how to search, by name; by default as a model's recipe says, or with the decoder it has.
-        unit: what errors are counted in; characters for systems of characters, words for others.
-        rtf_utterances: so many are timed, one by one, all systems taking turns.
-        beams, sweep_utterances: the same for every size of the beam, with fewer utterances. Greedy
-            searches are replaced by their beam searches there.
-        progress: called after every utterance.
+        metrics: what is measured, by name; by default what the first model's recipe says, or errors in
+            characters for systems of characters, in words for others.
+        progress: called after every batch.
     """
     if not model_dirs:
         raise ValueError("there are no models to evaluate")
     for name in methods or {}:
         if name not in model_dirs:
             raise ValueError(f"methods names {name!r}, the models are {', '.join(model_dirs)}")
-    for name, count in (
-        ("limit", limit),
-        ("rtf_utterances", rtf_utterances),
-        ("sweep_utterances", sweep_utterances),
-    ):
-        if count is not None and count < 1:
-            raise ValueError(f"{name} is {count}, expected at least 1")
+    options = options or EvaluationOptions()
     tell = progress or (lambda what, done, total: None)
-    arms = [_Arm(name, path, (methods or {}).get(name), beam) for name, path in model_dirs.items()]
-    for arm in arms:
-        check_features(arm.name, arm.model, prepared)
-    unit = unit or unit_of(arms[0].model.tokenizer.kind)
-
-    chosen = spread_indices(len(prepared), limit)
-    texts = [prepared.utterances[i].text for i in chosen]
-    outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
-    factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
-    timed = _time([(arm, arm.options) for arm in arms], prepared, rtf_utterances, repeats, "timing", tell)
-    searches = [(arm, arm.beam_options(size)) for size in beams for arm in arms]
-    swept = _time(searches, prepared, sweep_utterances, repeats, "beam sweep", tell) if searches else []
-    systems = []
-    for i, (arm, found, factor, real_time) in enumerate(zip(arms, outputs, factors, timed, strict=True)):
-        description = arm.model.description
-        systems.append(
-            SystemResult(
-                name=arm.name,
-                method=arm.method,
-                beam=None if arm.method.endswith("greedy") else beam,
-                parameters=count_parameters(arm.model.system),
-                risk=_risk(description),
-                trims=arm.model.trim is not None,
-                steps=description.get("steps"),
-                train_s=description.get("seconds"),
-                error=error_rate(texts, found, unit),
-                difference=compare(texts, outputs[0], found, unit) if i else None,
-                down_sampling=factor,
-                real_time=real_time,
-            )
-        )
+    with ExitStack() as stack:
+        arms = [
+            _Arm(name, path, (methods or {}).get(name), options, stack) for name, path in model_dirs.items()
+        ]
+        for arm in arms:
+            check_features(arm.name, arm.model, prepared)
+        measured = dict(metrics or _metrics_of(arms[0].model))
+        chosen = spread_indices(len(prepared), options.limit)
+        outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
+        factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
+        timed = _time([(arm, arm.options) for arm in arms], prepared, options, "timing", tell)
+        swept = _sweep(arms, prepared, options, tell)
+    results = [
+        arm.result(factor, real_time) for arm, factor, real_time in zip(arms, factors, timed, strict=True)
+    ]
+    output = arms[0].model.system.config.output
     return Evaluation(
         corpus=_corpus(arms[0].model, prepared),
         split=prepared.split,
         utterances=len(chosen),
-        duration_s=round(sum(prepared.utterances[i].duration_s for i in chosen), 3),
-        unit=unit,
-        rtf_utterances=min(rtf_utterances, len(prepared)),
-        sweep_utterances=min(sweep_utterances, len(prepared)),
-        repeats=repeats,
-        systems=tuple(systems),
-        sweep=tuple(
-            BeamPoint(arm.name, options["method"], options["beam"], point)
-            for (arm, options), point in zip(searches, swept, strict=True)
-        ),
+        duration_s=round(sum(prepared.examples[i].duration_s for i in chosen), 3),
+        metrics={name: metric.info() for name, metric in measured.items()},
+        rtf_utterances=min(options.rtf_utterances, len(prepared)),
+        sweep_utterances=min(options.sweep_utterances, len(prepared)),
+        repeats=options.repeats,
+        systems=_scored(results, [prepared.examples[i].texts[output] for i in chosen], outputs, measured),
+        sweep=swept,
         machine=describe_machine(),
     )
+
+
+def _scored(
+    results: Sequence[SystemResult],
+    references: Sequence[str],
+    outputs: Sequence[Sequence[str]],
+    metrics: Mapping[str, MetricConfig],
+) -> tuple[SystemResult, ...]:
+    """The results with what each system has put out measured, and compared with the first."""
+    scored = []
+    for i, (result, found) in enumerate(zip(results, outputs, strict=True)):
+        scores = {name: metric.measure(references, found) for name, metric in metrics.items()}
+        differences = {}
+        if i:
+            differences = {
+                name: metric.compare(references, outputs[0], found) for name, metric in metrics.items()
+            }
+        scored.append(replace(result, scores=scores, differences=differences))
+    return tuple(scored)
 
 
 class _Arm:
     """A model under its name, with the way it is decoded."""
 
-    def __init__(self, name: str, directory: Path, method: Method | None, beam: int) -> None:
+    def __init__(
+        self, name: str, directory: Path, method: Method | None, options: EvaluationOptions, stack: ExitStack
+    ) -> None:
         self.name = name
-        self.recognizer = Recognizer.from_directory(directory)
-        self.model = self.recognizer.model
+        self.pool = stack.enter_context(RecognizerPool(directory, options.jobs))
+        self.model = self.pool.recognizer.model
         decode: dict[str, Any] = self.model.description.get("recipe", {}).get("decode", {})
-        system = self.model.system
-        has = "attention" if system.attention else "transducer" if system.transducer else "ctc-greedy"
-        self.method = cast(Method, method or decode.get("method") or has)
-        self.options = {"method": self.method, "beam": beam} | {
+        self.method = choose_search(method or decode.get("method"), self.model.system.config)
+        self.options = {"method": self.method, "beam": options.beam} | {
             key: decode[key] for key in ("ctc_weight", "length_reward") if key in decode
         }
+
+    @property
+    def rule(self) -> TrimConfig | None:
+        """The model's own rule for trimming, or the usual one; None if it cannot be trimmed."""
+        system = self.model.system.config
+        rule = self.model.trim or TrimConfig.model_validate({"text": system.output})
+        return rule if system.encoder.trims_at is not None and rule.text in system.heads else None
 
     def beam_options(self, beam: int) -> dict[str, Any]:
         """For a search with so large a beam."""
         return self.options | {"method": WITH_BEAM.get(self.method, self.method), "beam": beam}
 
     def decode(self, prepared: Prepared, chosen: Sequence[int], tell: Progress) -> list[str]:
-        """The text of each chosen utterance."""
-        order = sorted(chosen, key=lambda i: prepared.utterances[i].num_frames)  # little padding
-        texts: dict[str, str] = {}
-        for first in range(0, len(order), BATCH):
-            sources = [
-                (prepared.utterances[i].id, prepared.features(i)) for i in order[first : first + BATCH]
-            ]
-            for result in self.recognizer.recognize(
-                sources, times=False, batch_size=BATCH, **cast(Any, self.options)
-            ):
-                texts[result.id] = result.text
-                tell(f"decoding, {self.name}", len(texts), len(chosen))
-        return [texts[prepared.utterances[i].id] for i in chosen]
+        """The text of each chosen example."""
+        what = f"decoding, {self.name}"
+        results = decode_examples(self.pool, prepared, chosen, what, tell, times=False, **self.options)
+        return [result.text for result in results]
 
     @torch.inference_mode()
     def down_sampling(self, prepared: Prepared, chosen: Sequence[int], tell: Progress) -> DownSampling:
-        """What the model's own rule for trimming keeps, or the usual one would."""
-        rule = self.model.trim or TrimConfig.model_validate({})
+        """What the model's own rule for trimming keeps, or the usual one would; all frames of an encoder that
+        cannot be trimmed."""
+        model, tap = self.model, self.model.watched_tap
         before: list[int] = []
         after: list[int] = []
         labels: list[int] = []
-        order = sorted(chosen, key=lambda i: prepared.utterances[i].num_frames)
-        for first in range(0, len(order), BATCH):
-            batch = make_batch(prepared, order[first : first + BATCH], self.model.tokenizer)
-            encoded = self.model.system.encode(batch.features, batch.lengths)
-            before += encoded.inter_lengths.tolist()
-            after += encoded.kept_lengths(rule).tolist()
-            labels += batch.target_lengths.tolist()
-            tell(f"trimming, {self.name}", len(before), len(order))
+        for group in by_length(prepared, chosen):
+            source = pad([torch.from_numpy(prepared.features(i)) for i in group])
+            encoded = model.system.encode(source.to(model.system.device))
+            lengths = encoded.taps[tap].lengths
+            before += lengths.tolist()
+            after += (encoded.kept_lengths(tap, self.rule) if self.rule else lengths).tolist()
+            texts = [prepared.examples[i].texts[model.system.config.output] for i in group]
+            labels += [len(model.tokenizer.encode(text)) for text in texts]
+            tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
+
+    def result(self, factor: DownSampling, real_time: RealTime) -> SystemResult:
+        """What is known of the system but its scores."""
+        description = self.model.description
+        return SystemResult(
+            name=self.name,
+            method=self.method,
+            beam=None if self.method.endswith("greedy") else self.options["beam"],
+            parameters=count_parameters(self.model.system),
+            risk=_risk(self.model),
+            trims=self.model.trim is not None,
+            trimmable=self.rule is not None,
+            steps=description.get("steps"),
+            train_s=description.get("seconds"),
+            scores={},
+            differences={},
+            down_sampling=factor,
+            real_time=real_time,
+        )
+
+
+def _sweep(
+    arms: Sequence[_Arm], prepared: Prepared, options: EvaluationOptions, tell: Progress
+) -> tuple[BeamPoint, ...]:
+    searches = [(arm, arm.beam_options(size)) for size in options.beams for arm in arms]
+    if not searches:
+        return ()
+    fewer = replace(options, rtf_utterances=options.sweep_utterances)
+    timed = _time(searches, prepared, fewer, "beam sweep", tell)
+    return tuple(
+        BeamPoint(arm.name, search["method"], search["beam"], point)
+        for (arm, search), point in zip(searches, timed, strict=True)
+    )
 
 
 def _time(
     searches: Sequence[tuple[_Arm, dict[str, Any]]],
     prepared: Prepared,
-    utterances: int,
-    repeats: int,
+    options: EvaluationOptions,
     what: str,
     tell: Progress,
 ) -> list[RealTime]:
     """All searches in one run, taking turns; ratios are to the first one with the same beam."""
-    chosen = spread_indices(len(prepared), utterances)
-    sources = [(prepared.utterances[i].id, prepared.features(i)) for i in chosen]
-    durations_s = [prepared.utterances[i].duration_s for i in chosen]
-    total = len(searches) * len(sources) * (repeats + 1)
+    chosen = spread_indices(len(prepared), options.rtf_utterances)
+    sources = [(prepared.examples[i].id, prepared.features(i)) for i in chosen]
+    durations_s = [prepared.examples[i].duration_s for i in chosen]
+    total = len(searches) * len(sources) * (options.repeats + 1)
     done = 0
 
-    def timer(arm: _Arm, options: dict[str, Any]) -> Callable[[Any], tuple[float, float]]:
-        run = arm.recognizer.timer(**options)
+    def timer(arm: _Arm, search: dict[str, Any]) -> Callable[[Any], tuple[float, float]]:
+        run = arm.pool.recognizer.timer(**search)
 
         def timed(source: Any) -> tuple[float, float]:
             nonlocal done
@@ -195,34 +240,41 @@ def _time(
 
         return timed
 
-    systems = {str(i): timer(arm, options) for i, (arm, options) in enumerate(searches)}
+    systems = {str(i): timer(arm, search) for i, (arm, search) in enumerate(searches)}
+    measured = measure_rtf(systems, sources, durations_s, options.repeats)
     baseline: dict[int, float] = {}
     found = []
-    for (arm, options), row in zip(
-        searches, measure_rtf(systems, sources, durations_s, repeats), strict=True
-    ):
-        first = baseline.setdefault(options["beam"], row.rtf)
+    for (arm, search), row in zip(searches, measured, strict=True):
+        first = baseline.setdefault(search["beam"], row.rtf)
         found.append(row._replace(name=arm.name, ratio=row.rtf / first))
     return found
 
 
-def unit_of(tokens: str) -> Unit:
-    """What the errors of a system with tokens of this kind are counted in."""
-    return "char" if tokens == "char" else "word"
+def _metrics_of(model: Model) -> Mapping[str, MetricConfig]:
+    """What the model's recipe asks for, or what suits its tokens."""
+    asked: dict[str, Any] = model.description.get("recipe", {}).get("metrics", {})
+    found = {}
+    for name, content in asked.items():
+        try:
+            found[name] = METRICS.parse(content)
+        except SectionError as error:
+            problems = describe_problems(error.error, error.config, f"metrics.{name}")
+            raise ValueError(f"the model's recipe: {problems}") from None
+        except KeyedError as error:
+            raise ValueError(f"the model's recipe: metrics.{name}.{error.key}: {error}") from None
+    return found or default_metrics(model.tokenizer.kind)
 
 
-def spread_indices(size: int, count: int | None) -> list[int]:
-    """So many indices, evenly over all."""
-    if count is None or count >= size:
-        return list(range(size))
-    return np.linspace(0, size - 1, count).round().astype(int).tolist()
-
-
-def _risk(description: dict[str, Any]) -> str:
-    risk = description.get("risk") or {"kind": "none"}
-    return risk["kind"] if risk["kind"] == "none" else f"{risk['kind']} {risk['factor']:g}"
+def _risk(model: Model) -> str:
+    """Of the first CTC, at the end of training."""
+    risks = list(model.description.get("risks", {}).values())
+    if not risks or risks[0]["kind"] == "none":
+        return "none"
+    return f"{risks[0]['kind']} {risks[0]['factor']:g}"
 
 
 def _corpus(model: Model, prepared: Prepared) -> str:
-    """The name of the corpus, where the model knows it; or else of the folder."""
-    return model.description.get("recipe", {}).get("corpus", {}).get("name") or prepared.directory.name
+    """The kind of the corpus, where it is a known one; or else the name of the folder."""
+    kind = model.description.get("corpus")
+    known = isinstance(kind, str) and kind in CORPORA and kind not in OWN_DATA
+    return str(kind) if known else prepared.directory.name

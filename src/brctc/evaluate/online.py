@@ -5,24 +5,28 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from brctc.data import Prepared, WordTime
-from brctc.decode import Recognizer, SimulatedClock, StreamingRecognizer, play
+from brctc.decode import SimulatedClock, StreamingRecognizer, play
+from brctc.decode.pool import RecognizerPool
+from brctc.decode.result import Result
 from brctc.decode.sources import check_features
 from brctc.decode.times import spike_times, word_times
-from brctc.evaluate.error_rate import ErrorRate, Unit, error_rate
+from brctc.evaluate.decoding import Progress, decode_examples, spread_indices
+from brctc.evaluate.error_rate import ErrorRate, Unit, error_rate, unit_of
 from brctc.evaluate.latency import (
+    DriftLatency,
     Spread,
     computational_latency_ms,
     data_collecting_latency_ms,
     drift_latency,
 )
-from brctc.evaluate.offline import BATCH, Progress, spread_indices, unit_of
 from brctc.evaluate.real_time import one_thread
 from brctc.evaluate.results import from_json, to_json
-from brctc.models import EmformerConfig, Model, load_model
+from brctc.models import Model, StreamingEncoder
 
 
 @dataclass(frozen=True)
@@ -81,67 +85,64 @@ class OnlineEvaluation:
 
 
 def evaluate_online(
-    model: str | Path | Model,
+    model: str | Path,
     prepared: Prepared,
     *,
     limit: int | None = None,
     streamed: int = 30,
     unit: Unit | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> OnlineEvaluation:
     """Decodes a split greedily, and streams a part of it.
 
     Args:
-        model: an online one, or the directory that `brctc.models.save_model` wrote.
+        model: the directory that `brctc.models.save_model` wrote, of a streaming model.
         prepared: the split. Utterances without word times count for errors only; some must have them.
         limit: decode so many utterances, spread over the split; all by default. The whole utterances
             are decoded in batches, which gives the same tokens and frames as streaming them.
         streamed: so many of these, if they have word times, are streamed in the time of a simulated
             clock (`brctc.decode.SimulatedClock`); from them are `rtf` and what is observed.
         unit: what errors are counted in; characters for systems of characters, words for others.
-        progress: called after every utterance.
+        jobs: processes that decode, where there is no GPU. Streams are measured in one, on the CPU.
+        progress: called after every batch.
     """
     if streamed < 1:
         raise ValueError(f"streamed is {streamed}, expected at least 1")
     chosen = choose_utterances(prepared, limit)
-    name = "the model" if isinstance(model, Model) else str(model)
-    model = model if isinstance(model, Model) else load_model(model)
-    encoder = check_online(name, model, prepared)
     tell = progress or (lambda what, done, total: None)
-    unit = unit or unit_of(model.tokenizer.kind)
-
-    frame_s = encoder.subsampling * prepared.frame_shift_s
-    texts, words = _decode(model, prepared, chosen, tell)
-    words = [spike_times(said, frame_s) for said in words]
-    references = [prepared.utterances[i].word_times for i in chosen]
+    with RecognizerPool(model, jobs) as pool:
+        found = pool.recognizer.model
+        encoder = check_online(str(model), found, prepared)
+        results = decode_examples(pool, prepared, chosen, "decoding", tell, method="ctc-greedy")
+    frame_s = found.system.config.encoder.subsampling * prepared.frame_shift_s
+    words = _spikes(results, frame_s)
+    references = [prepared.examples[i].word_times for i in chosen]
     drift = drift_latency(references, words)
-
-    timed = [k for k, reference in enumerate(references) if reference is not None]
-    sample = [timed[k] for k in spread_indices(len(timed), streamed)]
-    rtf, handed = _stream(model, prepared, [chosen[k] for k in sample], tell)
-    sample_references = [references[k] for k in sample]
-    observed = drift_latency(sample_references, handed)
-
-    frame_ms = 1000 * frame_s
-    chunk_ms, right_context_ms = encoder.chunk_frames * frame_ms, encoder.right_context_frames * frame_ms
+    some = _stream_some(found, prepared, chosen, words, streamed, tell)
+    chunk_ms, right_context_ms = (
+        1000 * frame_s * frames for frames in (encoder.chunk_frames, encoder.right_context_frames)
+    )
+    unit = unit or unit_of(found.tokenizer.kind)
+    texts = [result.text for result in results]
     return OnlineEvaluation(
         utterances=len(chosen),
         digest=digest_of(prepared, chosen),
         unit=unit,
-        error=error_rate([prepared.utterances[i].text for i in chosen], texts, unit),
+        error=error_rate([prepared.examples[i].texts["transcript"] for i in chosen], texts, unit),
         texts=tuple(texts),
         chunk_ms=chunk_ms,
         right_context_ms=right_context_ms,
-        rtf=rtf,
+        rtf=some.rtf,
         dcl_ms=data_collecting_latency_ms(chunk_ms, right_context_ms),
-        cl_ms=computational_latency_ms(chunk_ms, rtf),
+        cl_ms=computational_latency_ms(chunk_ms, some.rtf),
         drift=drift.drift,
         end_of_sentence=drift.end_of_sentence,
         without_reference=drift.without_reference,
-        streamed=len(sample),
-        streamed_drift=drift_latency(sample_references, [words[k] for k in sample]).drift,
-        observed=observed.drift,
-        observed_end_of_sentence=observed.end_of_sentence,
+        streamed=some.utterances,
+        streamed_drift=some.drift,
+        observed=some.observed.drift,
+        observed_end_of_sentence=some.observed.end_of_sentence,
     )
 
 
@@ -150,27 +151,28 @@ def choose_utterances(prepared: Prepared, limit: int | None) -> list[int]:
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, expected at least 1")
     chosen = spread_indices(len(prepared), limit)
-    if all(prepared.utterances[i].word_times is None for i in chosen):
+    if all(prepared.examples[i].word_times is None for i in chosen):
         raise ValueError(
-            f"{prepared.directory}: none of the {len(chosen)} utterances of {prepared.split!r} says when its "
-            "words begin, so there is no latency: `brctc reference-times` finds it out for a manifest, "
-            "which is then prepared anew"
+            f"{prepared.directory}: none of the {len(chosen)} utterances of {prepared.split!r} has word "
+            "times, so there is no latency to measure: `brctc reference-times` finds them for a manifest, "
+            "which is then to be prepared again"
         )
     return chosen
 
 
 def digest_of(prepared: Prepared, chosen: Sequence[int]) -> str:
     """Changes with the utterances: their ids, lengths, texts and times of words."""
-    found = [prepared.utterances[i] for i in chosen]
-    content = [[u.id, u.num_frames, u.text, u.word_times] for u in found]
+    found = [prepared.examples[i] for i in chosen]
+    content = [[u.id, u.num_frames, dict(u.texts), u.word_times] for u in found]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def check_online(name: str, model: Model, prepared: Prepared) -> EmformerConfig:
+def check_online(name: str, model: Model, prepared: Prepared) -> StreamingEncoder:
     """The encoder of a model that can be streamed and fits the features; others are refused."""
-    encoder = model.system.config.encoder
-    if not isinstance(encoder, EmformerConfig):
-        raise ValueError(f"{name} has a {encoder.kind}, which takes no streams: use an emformer")
+    encoder = model.system.encoder
+    if not isinstance(encoder, StreamingEncoder):
+        kind = model.system.config.encoder.kind
+        raise ValueError(f"{name} has a {kind}, but needs a streaming encoder (kind: emformer)")
     check_features(name, model, prepared)
     return encoder
 
@@ -178,24 +180,38 @@ def check_online(name: str, model: Model, prepared: Prepared) -> EmformerConfig:
 Words = Sequence[WordTime]
 
 
-def _decode(
-    model: Model, prepared: Prepared, chosen: Sequence[int], tell: Progress
-) -> tuple[list[str], list[Words]]:
-    """Text and timed words of each chosen utterance."""
-    recognizer = Recognizer(model)
-    order = sorted(range(len(chosen)), key=lambda k: prepared.utterances[chosen[k]].num_frames)
-    texts = [""] * len(chosen)
-    words: list[Words] = [()] * len(chosen)
-    for first in range(0, len(order), BATCH):
-        batch = order[first : first + BATCH]
-        sources = [(prepared.utterances[chosen[k]].id, prepared.features(chosen[k])) for k in batch]
-        results = recognizer.recognize(sources, "ctc-greedy", batch_size=BATCH)
-        for k, result in zip(batch, results, strict=True):
-            if result.word_times is None:
-                raise ValueError(f"{result.id}: there are no times to measure: {result.no_times}")
-            texts[k], words[k] = result.text, result.word_times
-        tell("decoding", first + len(batch), len(order))
-    return texts, words
+def _spikes(results: Sequence[Result], frame_s: float) -> list[Words]:
+    """The words of each result where the model predicts them; one that has no times is refused."""
+    for result in results:
+        if result.word_times is None:
+            raise ValueError(f"{result.id}: there are no times to measure: {result.no_times}")
+    return [spike_times(result.word_times or (), frame_s) for result in results]
+
+
+class _Streamed(NamedTuple):
+    """What utterances that were streamed have shown."""
+
+    utterances: int
+    rtf: float
+    drift: Spread
+    """Of their words in the whole utterances."""
+    observed: DriftLatency
+    """Of their words as they were handed over."""
+
+
+def _stream_some(
+    model: Model, prepared: Prepared, chosen: Sequence[int], words: Sequence[Words], most: int, tell: Progress
+) -> _Streamed:
+    """Streams at most so many of the chosen utterances that have word times, on the CPU; `words` are all
+    utterances' words."""
+    references = [prepared.examples[i].word_times for i in chosen]
+    timed = [k for k, reference in enumerate(references) if reference is not None]
+    sample = [timed[k] for k in spread_indices(len(timed), most)]
+    model.system.cpu()
+    rtf, handed = _stream(model, prepared, [chosen[k] for k in sample], tell)
+    known = [references[k] for k in sample]
+    drift = drift_latency(known, [words[k] for k in sample]).drift
+    return _Streamed(len(sample), rtf, drift, drift_latency(known, handed))
 
 
 def _stream(
@@ -216,7 +232,7 @@ def _stream(
                 times.append(WordTime(token.piece, token.fired_s, handed_s))
             if done:
                 computed_s += clock.computed_s
-                heard_s += prepared.utterances[index].duration_s
+                heard_s += prepared.examples[index].duration_s
                 words.append(word_times(tokens, times, model.tokenizer))
                 tell("streaming", done, len(chosen))
     return computed_s / heard_s, words

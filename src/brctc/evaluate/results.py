@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from brctc.data.corpora import CORPORA
 from brctc.evaluate.down_sampling import DownSampling
-from brctc.evaluate.error_rate import Comparison, ErrorRate, Unit
+from brctc.evaluate.metrics import Difference, MetricInfo, Score
 from brctc.evaluate.real_time import RealTime
 from brctc.files import write_text
 
@@ -34,14 +34,17 @@ class SystemResult:
     """What the intermediate CTC, online the only one, was trained with at last, such as "early-finish 5";
     "none" for plain CTC."""
     trims: bool
+    trimmable: bool
+    """Whether its encoder can be trimmed at all."""
     steps: int | None
     """Of its training, and the seconds that they took."""
     train_s: float | None
-    error: ErrorRate
-    difference: Comparison | None
-    """To the first system (a), on the same utterances; None for the first itself."""
+    scores: dict[str, Score]
+    """By the names of the evaluation's metrics."""
+    differences: dict[str, Difference]
+    """To the first system, on the same utterances; empty for the first itself."""
     down_sampling: DownSampling
-    """What trimming keeps, or would keep of a system that does not trim."""
+    """What trimming keeps, or would keep of a system that does not trim; all, if it cannot be trimmed."""
     real_time: RealTime
 
 
@@ -63,8 +66,8 @@ class Evaluation:
     split: str
     utterances: int
     duration_s: float
-    unit: Unit
-    """Of the error rates."""
+    metrics: dict[str, MetricInfo]
+    """What was measured, the most important first."""
     rtf_utterances: int
     sweep_utterances: int
     repeats: int
@@ -72,6 +75,11 @@ class Evaluation:
     systems: tuple[SystemResult, ...]
     sweep: tuple[BeamPoint, ...]
     machine: dict[str, str]
+
+    @property
+    def main_metric(self) -> tuple[str, MetricInfo]:
+        """The one that headlines and plots speak of."""
+        return next(iter(self.metrics.items()))
 
     def to_json(self) -> str:
         """As text."""
@@ -95,14 +103,19 @@ class Evaluation:
             raise ValueError(f"{path}: {error}") from None
 
 
+def is_small_scale(corpus: str) -> bool:
+    """Whether results on a corpus say nothing about large systems."""
+    return corpus in CORPORA and CORPORA[corpus].small_scale
+
+
 def scale(corpus: str) -> str:
-    """In front of results: the corpora that come along are small, and that is said."""
-    return "small scale: " if corpus in CORPORA else ""
+    """In front of results: corpora that come along are small, and that is said."""
+    return "small scale: " if is_small_scale(corpus) else ""
 
 
 def caution(corpus: str) -> str:
     """What to look at in results."""
-    if corpus not in CORPORA:
+    if not is_small_scale(corpus):
         return ""
     return " Small models and a small corpus: look at the size of the effect, not at the error rates as such."
 
@@ -151,4 +164,6 @@ def _plain(value: Any) -> Any:
         if named:
             return {name: _plain(item) for name, item in named().items()}
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from brctc.data import Prepared
-from brctc.evaluate.error_rate import Comparison, Unit, compare
-from brctc.evaluate.offline import Progress, spread_indices, unit_of
+from brctc.evaluate.decoding import Progress, spread_indices
+from brctc.evaluate.error_rate import Comparison, Unit, compare, unit_of
 from brctc.evaluate.online import (
     OnlineEvaluation,
     check_online,
@@ -18,9 +18,8 @@ from brctc.evaluate.online import (
 )
 from brctc.evaluate.results import describe_machine
 from brctc.files import write_text
-from brctc.models import Model, load_model
-from brctc.models.bundle import DESCRIPTION
-from brctc.runs import RunDirectory, model_directory
+from brctc.models import load_model
+from brctc.runs import MODEL_DESCRIPTION, RunDirectory, model_directory
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,7 @@ def evaluate_cells(
     *,
     corpus: str | None = None,
     limit: int | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates all trained cells of a sweep. What was measured before is read from its file.
@@ -133,7 +133,7 @@ def evaluate_cells(
         model = model_directory(run.path)
         online = _read(run.path / result, digest, unit) if is_older(model, run.path / result) else None
         if online is None:
-            online = _measure(name, load_model(model), prepared, limit, unit, progress)
+            online = _measure(name, model, prepared, limit, unit, jobs, progress)
             write_text(run.path / result, online.to_json() + "\n")
         trials.append(Trial(name, methods[name], online))
     return _put_together(corpus, prepared, trials, limit)
@@ -144,40 +144,50 @@ def evaluate_runs(
     prepared: Prepared,
     *,
     limit: int | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates online models by their names; the first is what others with its chunks are compared with, and
     decides what errors are counted in."""
-    models = {name: load_model(directory) for name, directory in runs.items()}
-    for name, model in models.items():
+    kinds = []
+    for name, directory in runs.items():  # all of them before the first is measured
+        model = load_model(directory)
         check_online(name, model, prepared)
-    unit = unit_of(next(iter(models.values())).tokenizer.kind)
+        kinds.append(model.tokenizer.kind)
+    unit = unit_of(kinds[0])
     trials = [
-        Trial(name, name, _measure(name, model, prepared, limit, unit, progress))
-        for name, model in models.items()
+        Trial(name, name, _measure(name, Path(directory), prepared, limit, unit, jobs, progress))
+        for name, directory in runs.items()
     ]
     return _put_together(None, prepared, trials, limit)
 
 
 def _measure(
-    name: str, model: Model, prepared: Prepared, limit: int | None, unit: Unit, progress: Progress | None
+    name: str,
+    model: Path,
+    prepared: Prepared,
+    limit: int | None,
+    unit: Unit,
+    jobs: int,
+    progress: Progress | None,
 ) -> OnlineEvaluation:
     tell = progress and partial(_tell, progress, name)
-    return evaluate_online(model, prepared, limit=limit, unit=unit, progress=tell)
+    return evaluate_online(model, prepared, limit=limit, unit=unit, jobs=jobs, progress=tell)
 
 
 def _put_together(
     corpus: str | None, prepared: Prepared, trials: Sequence[Trial], limit: int | None
 ) -> TradeOff:
     """Trials on the same utterances, compared in pairs."""
-    texts = tuple(prepared.utterances[i].text for i in spread_indices(len(prepared), limit))
+    chosen = spread_indices(len(prepared), limit)
+    texts = tuple(prepared.examples[i].texts["transcript"] for i in chosen)
     name = corpus or prepared.directory.name
     return TradeOff(name, prepared.split, texts, compare_trials(texts, trials), describe_machine())
 
 
 def is_older(model: Path, result: Path) -> bool:
     """Whether something was measured, and the model has not been trained anew since."""
-    return result.exists() and (model / DESCRIPTION).stat().st_mtime_ns <= result.stat().st_mtime_ns
+    return result.exists() and (model / MODEL_DESCRIPTION).stat().st_mtime_ns <= result.stat().st_mtime_ns
 
 
 def _read(path: Path, digest: str, unit: Unit) -> OnlineEvaluation | None:

@@ -1,49 +1,65 @@
-"""Encoders, decoders, and the systems made of them (the extra `asr`)."""
+"""Encoders, heads, decoders, and the systems made of them (the extra `asr`)."""
 
-from brctc.models.attention_decoder import AttentionDecoder, Cache, Memory
-from brctc.models.bundle import Model, load_model, save_model
-from brctc.models.config import (
-    AttentionConfig,
-    EmformerConfig,
+from brctc.extras import check_extra
+
+check_extra()
+
+
+from brctc.models.attention_decoder import AttentionConfig, AttentionDecoder, Cache, Memory
+from brctc.models.base import (
+    DECODERS,
+    ENCODERS,
+    FINAL,
+    Decoder,
+    DecoderConfig,
+    Encoder,
     EncoderConfig,
-    SystemConfig,
-    TransducerConfig,
+    StreamingEncoder,
+    StreamOutput,
     TrimConfig,
 )
+from brctc.models.bundle import Model, load_model, save_model
+from brctc.models.conformer_encoder import ConformerConfig, ConformerEncoder
 from brctc.models.emformer import State
-from brctc.models.encoder import Encoded, Encoder
-from brctc.models.encoder_stream import EncodedFrames, Stream, read_together
-from brctc.models.online_encoder import EncodedChunk, OnlineEncoder
-from brctc.models.subsampling import frames_to_enter, subsampled_lengths
-from brctc.models.system import Objective, System, count_parameters
-from brctc.models.transducer import PredictionState, Transducer
+from brctc.models.emformer_encoder import EmformerConfig, EmformerEncoder
+from brctc.models.encoder_stream import EncodedFrames, EncoderStream, read_together
+from brctc.models.heads import CTCHead, HeadConfig
+from brctc.models.system import Encoded, System, SystemConfig, count_parameters
+from brctc.models.transducer import PredictionState, Transducer, TransducerConfig
 
 __all__ = [
     "AttentionConfig",
     "AttentionDecoder",
+    "CTCHead",
     "Cache",
+    "ConformerConfig",
+    "ConformerEncoder",
+    "DECODERS",
+    "Decoder",
+    "DecoderConfig",
+    "ENCODERS",
     "EmformerConfig",
+    "EmformerEncoder",
     "Encoded",
-    "EncodedChunk",
     "EncodedFrames",
     "Encoder",
     "EncoderConfig",
+    "EncoderStream",
+    "FINAL",
+    "HeadConfig",
     "Memory",
     "Model",
-    "Objective",
-    "OnlineEncoder",
     "PredictionState",
     "State",
-    "Stream",
+    "StreamOutput",
+    "StreamingEncoder",
     "System",
     "SystemConfig",
     "Transducer",
     "TransducerConfig",
     "TrimConfig",
     "count_parameters",
-    "frames_to_enter",
     "load_model",
     "read_together",
     "save_model",
-    "subsampled_lengths",
 ]

@@ -4,13 +4,24 @@ Axes: N utterances, B hypotheses of each, T frames, U tokens, D features, H head
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from brctc.models.config import AttentionConfig
+from brctc.data.batch import Padded
+from brctc.models.base import (
+    DECODERS,
+    Decoder,
+    DecoderConfig,
+    Dim,
+    Heads,
+    Layers,
+    check_heads,
+)
+from brctc.models.base import Dropout as DropoutField
 from brctc.models.layers import (
     Dropout,
     FeedForward,
@@ -23,6 +34,27 @@ from brctc.models.layers import (
 from brctc.models.positions import frame_positions
 
 IGNORED = -100  # a gold token that is padding
+
+
+@DECODERS.register
+class AttentionConfig(DecoderConfig):
+    """A Transformer decoder. The defaults are those of table 3."""
+
+    kind: Literal["attention"] = "attention"
+    layers: Layers = 6
+    dim: Dim = 512
+    heads: Heads = 4
+    feed_forward_dim: Dim = 2048
+    dropout: float = DropoutField
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> "AttentionConfig":
+        check_heads(self.dim, self.heads)
+        return self
+
+    def build(self, encoder_dim: int, vocab_size: int) -> "AttentionDecoder":
+        return AttentionDecoder(self, encoder_dim, vocab_size)
 
 
 class Memory(NamedTuple):
@@ -118,7 +150,7 @@ class DecoderLayer(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
-class AttentionDecoder(nn.Module):
+class AttentionDecoder(Decoder):
     """Predicts a target's tokens one after the other, then `end`, which also starts every sentence.
 
     Search: `memory = start(hidden, lengths)`, then `log_probs, cache = step(memory, tokens, cache)`
@@ -146,16 +178,16 @@ class AttentionDecoder(nn.Module):
             x = layer(x, key, value, memory.mask)
         return self.out(self.norm(x))
 
-    def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+    def loss(self, memory: Padded, targets: Padded) -> Tensor:
         """Cross-entropy against (1 - s) of the gold token and s of all classes alike; s is label_smoothing.
 
         Summed over an utterance's tokens and its end, divided by its target length, averaged over
         the batch: the unit of the CTC losses, so that weights between them mean what they say.
         """
-        logits = self(hidden, lengths, targets)
-        gold = F.pad(targets, (0, 1))
+        logits = self(*memory, targets.values)
+        gold = F.pad(targets.values, (0, 1))
         place = torch.arange(gold.shape[1], device=gold.device)
-        last = target_lengths.to(gold.device)[:, None]
+        last = targets.lengths.to(gold.device)[:, None]
         gold = gold.masked_fill(place == last, self.end).masked_fill(place > last, IGNORED)
         losses = F.cross_entropy(
             logits.flatten(0, 1),

@@ -8,14 +8,28 @@ came before a chunk is read from one line, the state that earlier calls left and
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brctc.models.config import EmformerConfig
 from brctc.models.layers import Depthwise, Dropout, FeedForward, join_heads, residual_linear, split_heads
+
+
+class Sizes(Protocol):
+    """What the layers need to know (`EmformerConfig`)."""
+
+    dim: int
+    heads: int
+    feed_forward_dim: int
+    layers: int
+    kernel_size: int | None
+    chunk_frames: int
+    left_context_frames: int
+    right_context_frames: int
+    memory_size: int
+    dropout: float
 
 
 class Past(NamedTuple):
@@ -74,7 +88,7 @@ class ChunkAttention(nn.Module):
     summary's are the means of theirs.
     """
 
-    def __init__(self, config: EmformerConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.heads = config.heads
         self.chunk_frames = config.chunk_frames
@@ -119,7 +133,7 @@ class ChunkConvolution(nn.Module):
 class EmformerLayer(nn.Module):
     """Attention, a convolution if there is one, and a feed-forward, each behind a norm."""
 
-    def __init__(self, config: EmformerConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         dim, dropout = config.dim, config.dropout
         self.attention_norm = nn.LayerNorm(dim)
@@ -149,7 +163,7 @@ class Emformer(nn.Module):
     its end is arbitrary, and so is the state that a chunk leaves that is not whole: no other may follow.
     """
 
-    def __init__(self, config: EmformerConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.config = config
         layers = [EmformerLayer(config) for _ in range(config.layers)]

@@ -1,15 +1,13 @@
 """Streams: utterances whose features come bit by bit, encoded chunk by chunk, many at a time."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from brctc.models.emformer import State
-from brctc.models.online_encoder import OnlineEncoder
-from brctc.models.subsampling import subsampled_lengths
+from brctc.models.base import FINAL, StreamingEncoder
 from brctc.models.system import System
 
 
@@ -22,8 +20,8 @@ class EncodedFrames(NamedTuple):
     """(T, C)"""
 
 
-class Stream:
-    """One utterance for an online system in evaluation mode.
+class EncoderStream:
+    """One utterance for a streaming system in evaluation mode.
 
     `push` takes features as they come, in any portions, `finish` says that these were all, and `read`
     gives the frames that can be encoded by now. All frames that were ever read are those of
@@ -31,14 +29,13 @@ class Stream:
     """
 
     def __init__(self, system: System) -> None:
-        if not isinstance(system.encoder, OnlineEncoder):
-            raise ValueError("the system's encoder is a conformer, which takes no streams: use an emformer")
         self.system = system
+        self.state: Any = system.initial_state(1)
+        assert isinstance(system.encoder, StreamingEncoder), "initial_state has seen to it"
         self.encoder = system.encoder
-        self.state: State = self.encoder.start(1)
         self.finished = False
         # what waits begins with the first frame of the next chunk
-        self._portions = [self.state.left.new_zeros(0, system.feature_dim)]
+        self._portions = [next(system.parameters()).new_zeros(0, system.input_size)]
         self._waiting = 0
 
     @torch.inference_mode()
@@ -46,13 +43,12 @@ class Stream:
         """Adds (T, F) features as they were extracted; T may be 0."""
         if self.finished:
             raise ValueError("the stream is finished: begin another one")
-        if features.dim() != 2 or features.shape[1] != self.system.feature_dim:
-            expected = f"(T, {self.system.feature_dim})"
+        if features.dim() != 2 or features.shape[1] != self.system.input_size:
+            expected = f"(T, {self.system.input_size})"
             raise ValueError(f"features have shape {tuple(features.shape)}, expected {expected}")
         if len(features):
-            features = features.to(self._portions[0])[None]
-            self._portions.append(self.system.normalisation(features, torch.tensor([features.shape[1]]))[0])
-            self._waiting += len(self._portions[-1])
+            self._portions.append(features.to(self._portions[0]))
+            self._waiting += len(features)
 
     def finish(self) -> None:
         """No more features will come: what waits is the last, even if no whole chunk."""
@@ -62,23 +58,22 @@ class Stream:
     def ready(self) -> bool:
         """Whether a chunk can be encoded."""
         if self.finished:
-            factor = self.encoder.subsampling.factor
-            return int(subsampled_lengths(torch.tensor(self._waiting), factor)) > 0
+            return self.system.config.encoder.frames_out(self._waiting) > 0
         return self._waiting >= self.encoder.window_frames
 
     def read(self) -> EncodedFrames:
         """All frames that can be encoded and were not read before."""
         return read_together([self])[0]
 
-    def _window(self) -> Tensor:
+    def window(self) -> Tensor:
         """(W, F): the next chunk's features, as many as there are."""
         if len(self._portions) > 1:
             self._portions = [torch.cat(self._portions)]
         return self._portions[0][: self.encoder.window_frames]
 
-    def _pass(self, frames: int, state: State) -> None:
-        """The chunk is done."""
-        rest = self._portions[0][frames:]
+    def advance(self, state: Any) -> None:
+        """The chunk is done, and this is the state behind it."""
+        rest = self._portions[0][self.encoder.hop_frames :]
         # a small rest is copied, or it would hold the memory of all that came with it
         self._portions = [rest.clone() if len(rest) < self.encoder.window_frames else rest]
         self._waiting = len(rest)
@@ -86,7 +81,7 @@ class Stream:
 
 
 @torch.inference_mode()
-def read_together(streams: Sequence[Stream]) -> list[EncodedFrames]:
+def read_together(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
     """Each stream's `read`, in steps of all that are ready: a step of many costs little more than of one."""
     if len({id(stream.system) for stream in streams}) > 1:
         raise ValueError("the streams are of different systems")
@@ -99,25 +94,26 @@ def read_together(streams: Sequence[Stream]) -> list[EncodedFrames]:
     return [_join(stream.system, frames) for stream, frames in zip(streams, read, strict=True)]
 
 
-def _step(streams: Sequence[Stream]) -> list[EncodedFrames]:
+def _step(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
     """The next chunk of each."""
-    encoder = streams[0].encoder
-    windows = [stream._window() for stream in streams]
+    system, encoder = streams[0].system, streams[0].encoder
+    windows = [stream.window() for stream in streams]
     features = torch.stack([F.pad(w, (0, 0, 0, encoder.window_frames - len(w))) for w in windows])
-    lengths = torch.tensor([len(window) for window in windows])
-    chunk, state = encoder.step(features, State.cat([stream.state for stream in streams]), lengths)
+    lengths = torch.tensor([len(window) for window in windows], device=features.device)
+    joined = encoder.join_states([stream.state for stream in streams])
+    (hidden, logits), state = system.step(features, lengths, joined)
     for i, stream in enumerate(streams):
-        stream._pass(encoder.hop_frames, state.select([i]))
+        stream.advance(state.select([i]))
     return [
-        EncodedFrames(hidden[:length], logits[:length])
-        for hidden, length, logits in zip(chunk.hidden, chunk.lengths.tolist(), chunk.logits, strict=True)
+        EncodedFrames(frames[:length], scores[:length])
+        for frames, length, scores in zip(hidden.values, hidden.lengths.tolist(), logits, strict=True)
     ]
 
 
 def _join(system: System, parts: list[EncodedFrames]) -> EncodedFrames:
     if not parts:
         like = next(system.parameters())
-        return EncodedFrames(
-            like.new_zeros(0, system.config.encoder.dim), like.new_zeros(0, system.vocab_size)
-        )
+        classes = system.vocab_sizes[system.config.output]
+        dim = system.config.encoder.tap_dim(FINAL)
+        return EncodedFrames(like.new_zeros(0, dim), like.new_zeros(0, classes))
     return EncodedFrames(*(torch.cat(part) for part in zip(*parts, strict=True)))

@@ -39,6 +39,8 @@ class Normalisation(nn.Module):
         self.std.copy_(std)
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        if not features.is_floating_point():
+            return features  # tokens of a text
         exists = frame_mask(lengths, features.shape[1], features.device)[..., None]
         if self.kind == "global":
             features = (features - self.mean) / self.std.clamp(min=SMALLEST_DEVIATION)

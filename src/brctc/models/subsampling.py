@@ -1,23 +1,20 @@
 """Fewer frames at the encoder's entrance: convolutions of stride 2 over time and frequency."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-WINDOW = 7  # input frames that an output frame sees
+from brctc.data.subsampling import WINDOW, frames_to_enter, subsampled_lengths
+
+__all__ = ["WINDOW", "Subsampling", "check_long_enough", "frames_to_enter", "subsampled_lengths"]
 
 
-def subsampled_lengths(lengths: Tensor, factor: int) -> Tensor:
-    """How many frames come out of `lengths` frames: (length - 7) // factor + 1, or all for factor 1.
-
-    Windows lie inside the utterance (no padding), so nothing beyond its end can be seen. Fewer than
-    7 frames give 0 (or less): too short.
-    """
-    return lengths if factor == 1 else (lengths - WINDOW).div(factor, rounding_mode="floor") + 1
-
-
-def frames_to_enter(lengths: Tensor, factor: int) -> Tensor:
-    """The fewest frames of which `lengths` frames come out, 1 or more."""
-    return lengths if factor == 1 else factor * (lengths - 1) + WINDOW
+def check_long_enough(lengths: Tensor, subsampled: Tensor, factor: int) -> None:
+    """Names an utterance of which the subsampling leaves nothing."""
+    if subsampled.is_cpu and not torch.compiler.is_compiling() and (subsampled < 1).any():
+        n = int((subsampled < 1).nonzero()[0])
+        least = 1 if factor == 1 else WINDOW
+        raise ValueError(f"utterance {n} has {int(lengths[n])} frames, expected {least} or more")
 
 
 class Subsampling(nn.Module):

@@ -1,208 +1,248 @@
-"""A whole system: features in, losses or decoder inputs out."""
+"""A whole system: normalisation, an encoder, CTC heads on its taps, and decoders behind it."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from brctc.align import frames_needed
-from brctc.loss import bayes_risk_ctc_loss
-from brctc.models.attention_decoder import AttentionDecoder
-from brctc.models.config import EmformerConfig, SystemConfig, TrimConfig
-from brctc.models.encoder import Encoded, Encoder
+from brctc.config import Config, KeyedError
+from brctc.data.batch import Padded
+from brctc.kernels.inputs import Lengths
+from brctc.models.base import (
+    FINAL,
+    AnyDecoder,
+    AnyEncoder,
+    Encoder,
+    StreamingEncoder,
+    StreamOutput,
+    Trim,
+    TrimConfig,
+    check_name,
+)
+from brctc.models.conformer_encoder import ConformerConfig
+from brctc.models.heads import CTCHead, HeadConfig
 from brctc.models.normalisation import Normalisation
-from brctc.models.online_encoder import OnlineEncoder
-from brctc.models.peak_first import peak_first_loss
-from brctc.models.transducer import Transducer
-from brctc.risk import BayesRisk
+from brctc.trim import trim as trim_frames
+from brctc.trim import trimmed_lengths
 
 
-class Batch(Protocol):
-    """What a system learns from."""
+class SystemConfig(Config):
+    """An encoder with its CTC heads, and the decoders behind it."""
+
+    encoder: AnyEncoder = ConformerConfig()
+    heads: Annotated[dict[str, HeadConfig], Field(default_factory=lambda: {"transcript": HeadConfig()})]
+    """The texts that CTC predicts, each with a classifier of frames."""
+    decoders: dict[str, AnyDecoder] = Field(default_factory=dict)
+    """By name, as losses and searches call them."""
+    normalisation: Literal["global", "utterance", "none"] = "global"
+    """Of features: by the corpus's statistics, by each utterance's own, or not at all."""
+    output: str = "transcript"
+    """The text that decoding gives."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "SystemConfig":
+        if self.encoder.streaming and self.normalisation == "utterance":
+            problem = (
+                f'is "utterance", but an encoder of kind {self.encoder.kind} hears no utterance as a whole'
+            )
+            raise KeyedError("normalisation", problem)
+        for name, head in self.heads.items():
+            check_name(f"heads.{name}", name)
+            self.check_tap(f"heads.{name}.on", head.on)
+        for name, decoder in self.decoders.items():
+            check_name(f"decoders.{name}", name)
+            self.check_tap(f"decoders.{name}.on", decoder.on)
+        return self
+
+    def check_tap(self, key: str, tap: str) -> None:
+        """Refuses a tap that the encoder does not have."""
+        if tap not in self.encoder.taps:
+            raise KeyedError(key, f"there is no tap {tap!r}; the encoder has {', '.join(self.encoder.taps)}")
 
     @property
-    def features(self) -> Tensor:
-        """(N, T, F)"""
-        ...
+    def streaming(self) -> bool:
+        """Whether it takes streams."""
+        return self.encoder.streaming
+
+    def decoder_name(self, kind: str) -> str | None:
+        """The decoder of a kind that says the text of decoding; None if there is none."""
+        found = (name for name, d in self.decoders.items() if (d.kind, d.text) == (kind, self.output))
+        return next(found, None)
+
+
+class Encoded:
+    """What a system makes of a batch: the encoder's taps, and what heads predict on them when asked."""
+
+    def __init__(self, heads: Mapping[str, nn.Module], output: str) -> None:
+        self.taps: dict[str, Padded] = {}
+        self._heads, self._output = heads, output
+        self._logits: dict[tuple[str, str, bool], Tensor] = {}
 
     @property
-    def lengths(self) -> Tensor:
-        """(N), frames."""
-        ...
+    def final(self) -> Padded:
+        """What decoders attend to."""
+        return self.taps[FINAL]
 
-    @property
-    def targets(self) -> Tensor:
-        """(N, U), padded with 0."""
-        ...
+    def logits(self, tap: str = FINAL, text: str | None = None) -> Padded:
+        """(N, T, C): the CTC output for a text, by default the one of decoding, on a tap."""
+        text = text or self._output
+        if tap not in self.taps:
+            raise ValueError(f"there is no tap {tap!r}; the encoder has {', '.join(self.taps)}")
+        hidden, lengths = self.taps[tap]
+        key = tap, text, torch.is_grad_enabled()  # what was looked at without a gradient has none for a loss
+        if key not in self._logits:
+            self._logits[key] = _head_of(self._heads, text)(hidden)
+        return Padded(self._logits[key], lengths)
 
-    @property
-    def target_lengths(self) -> Tensor:
-        """(N)"""
-        ...
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What one stage of training minimises:
-
-    ctc_weight * ((1 - inter_weight) * (ctc + peak_first * peak_first_loss) + inter_weight * inter_ctc)
-    + attention_weight * attention + transducer_weight * transducer
-
-    Weights that are None are table 3's: ctc 0.3 and attention 0.7, or ctc 0.5 and transducer 1.0, or
-    ctc 1.0 where there is no decoder. A part of weight 0 is not computed. An online system has one CTC
-    output, the final one: its inter_weight must be 0, and it is not trimmed.
-    """
-
-    inter_risk: BayesRisk | None = None
-    final_risk: BayesRisk | None = None
-    trim: TrimConfig | None = None
-    inter_weight: float = 0.3
-    ctc_weight: float | None = None
-    attention_weight: float | None = None
-    transducer_weight: float | None = None
-    peak_first: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.inter_weight <= 1:
-            raise ValueError(f"inter_weight is {self.inter_weight}, expected 0 to 1")
-        for name in ("ctc_weight", "attention_weight", "transducer_weight", "peak_first"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"{name} is {value}, expected 0 or more")
-
-    def weights(self, system: SystemConfig) -> dict[str, float]:
-        """The weights of "inter_ctc", "ctc", "peak_first", "attention" and "transducer", 0 left out."""
-        if system.online and self.inter_weight:
-            raise ValueError(f"inter_weight is {self.inter_weight}, but an emformer has one CTC: say 0")
-        if system.online and self.trim:
-            raise ValueError("an emformer has no second half to trim for: trim must be None")
-        has = {"attention": system.attention is not None, "transducer": system.transducer is not None}
-        given = {"attention": self.attention_weight, "transducer": self.transducer_weight}
-        for name, weight in given.items():
-            if weight and not has[name]:
-                raise ValueError(f"{name}_weight is {weight}, but the system has no {name} part")
-        if all(has.values()) and None in (self.ctc_weight, *given.values()):
-            raise ValueError("a system with both decoders has no usual weights: give all three")
-        usual = {"ctc": 1.0, "attention": 0.7, "transducer": 1.0}
-        if has["transducer"]:
-            usual["ctc"] = 0.5
-        elif has["attention"]:
-            usual["ctc"] = 0.3
-        ctc = usual["ctc"] if self.ctc_weight is None else self.ctc_weight
-        weights = {"inter_ctc": ctc * self.inter_weight, "ctc": ctc * (1 - self.inter_weight)}
-        weights["peak_first"] = weights["ctc"] * self.peak_first
-        for name, weight in given.items():
-            weights[name] = (usual[name] if weight is None else weight) if has[name] else 0.0
-        if not any(weights.values()):
-            raise ValueError("every weight is 0: there is nothing to learn")
-        return {name: weight for name, weight in weights.items() if weight > 0}
+    def kept_lengths(self, tap: str, rule: TrimConfig) -> Tensor:
+        """(N): how many frames of a tap trimming by the rule keeps, or would keep."""
+        logits, lengths = self.logits(tap, rule.text)
+        return trimmed_lengths(
+            logits, lengths, threshold=rule.threshold, margin=rule.margin, from_logits=True
+        )
 
 
 class System(nn.Module):
-    """Normalisation, the encoder with its two CTC outputs (online: one), and the decoders behind it.
+    """Features or tokens in, taps and predictions out.
 
-    Every loss is in nats per label: an utterance's nats divided by its target length (1 if it is
-    empty), averaged over the batch, as torch's CTCLoss does by default. So the size of a gradient
-    does not depend on how long utterances are: one learning rate and one clipping bound serve short
-    strings and sentences, and batches of different size combine by their number of utterances. All
-    parts are divided alike, so the paper's weights keep their meaning, and so does a risk factor,
-    which is weighed against the nats of its own utterance.
+    Every loss of its parts is in nats per label: an utterance's nats divided by its target length (1 if it
+    is empty), averaged over the batch, as torch's CTCLoss does by default. So the size of a gradient does not
+    depend on how long utterances are, one learning rate and one clipping bound serve short strings and
+    sentences, and batches of different size combine by their number of utterances.
     """
 
-    def __init__(self, config: SystemConfig, feature_dim: int, vocab_size: int) -> None:
+    def __init__(self, config: SystemConfig, input_size: int, vocab_sizes: Mapping[str, int]) -> None:
+        """`input_size`: features of a frame, or the vocabulary of a source text."""
         super().__init__()
-        self.config = config
-        self.feature_dim = feature_dim
-        self.vocab_size = vocab_size
-        self.normalisation = Normalisation(config.normalisation, feature_dim)
-        if isinstance(config.encoder, EmformerConfig):
-            self.encoder = OnlineEncoder(config.encoder, feature_dim, vocab_size)
-        else:
-            self.encoder = Encoder(config.encoder, feature_dim, vocab_size)
-        dim = config.encoder.dim
-        self.attention = AttentionDecoder(config.attention, dim, vocab_size) if config.attention else None
-        self.transducer = Transducer(config.transducer, dim, vocab_size) if config.transducer else None
+        self.config, self.input_size, self.vocab_sizes = config, input_size, dict(vocab_sizes)
+        self.normalisation = Normalisation(config.normalisation, input_size)
+        self.encoder: Encoder = config.encoder.build(input_size)
+        self.heads = nn.ModuleDict(
+            {
+                text: CTCHead(config.encoder.tap_dim(head.on), self._vocab_size(f"heads.{text}", text))
+                for text, head in config.heads.items()
+            }
+        )
+        self.decoders = nn.ModuleDict(
+            {
+                name: decoder.build(
+                    config.encoder.tap_dim(decoder.on),
+                    self._vocab_size(f"decoders.{name}.text", decoder.text),
+                )
+                for name, decoder in config.decoders.items()
+            }
+        )
+
+    def _vocab_size(self, key: str, text: str) -> int:
+        if text not in self.vocab_sizes:
+            raise ValueError(f"model.{key}: there are no tokens for the text {text!r}")
+        return self.vocab_sizes[text]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
+
+    def decoder(self, kind: str) -> Any:
+        """The decoder of a kind that says the text of decoding, or None."""
+        name = self.config.decoder_name(kind)
+        return None if name is None else self.decoders[name]
 
     def set_statistics(self, mean: Tensor, std: Tensor) -> None:
         """The corpus's mean and deviation (F) of the features, for global normalisation."""
         self.normalisation.set_statistics(mean, std)
 
-    def encode(self, features: Tensor, lengths: Tensor, trim: TrimConfig | None = None) -> Encoded:
-        """(N, T, F) features as they were extracted to the encoder's output, trimmed if told how."""
-        self._check_features(features, lengths)
-        return self.encoder(self.normalisation(features, lengths), lengths, trim)
+    def encode(self, source: Padded, trim: TrimConfig | None = None, at_least: Lengths = 1) -> Encoded:
+        """Features as they were extracted, or tokens, through the encoder; trimmed if told how.
 
-    def forward(self, batch: Batch, objective: Objective) -> dict[str, Tensor]:
-        """ "loss", to be minimised, and for the log its parts, "inter_ctc", "ctc", "peak_first",
-        "attention" and "transducer"; with trimming also "factor": frames kept, of all."""
-        self._check_features(batch.features, batch.lengths)
-        weights = objective.weights(self.config)
-        targets, target_lengths = batch.targets, batch.target_lengths
-        # Trimming must not make a loss infinite: an utterance keeps the frames its labels need.
-        needed = frames_needed(targets, target_lengths) if objective.trim else 1
-        features = self.normalisation(batch.features, batch.lengths)
-        encoded = self.encoder(features, batch.lengths, objective.trim, needed)
-        decoder_inputs = (encoded.hidden, encoded.lengths, targets, target_lengths)
+        Trimming leaves `at_least` so many frames, as `brctc.trimmed_lengths` has it.
+        """
+        self._check_source(source)
+        encoded = Encoded(self.heads, self.config.output)  # pyright: ignore[reportArgumentType]
+        cut = None if trim is None else self._trimmer(encoded, trim, at_least)
+        normalised = Padded(self.normalisation(*source), source.lengths)
+        encoded.taps.update(self.encoder(normalised, cut))
+        return encoded
 
-        parts: dict[str, Tensor] = {}
-        for name in weights:
-            if name == "inter_ctc":
-                risk, logits, lengths = objective.inter_risk, encoded.inter_logits, encoded.inter_lengths
-                parts[name] = ctc_loss(logits, lengths, targets, target_lengths, risk)
-            elif name == "ctc":
-                risk, logits, lengths = objective.final_risk, encoded.logits, encoded.lengths
-                parts[name] = ctc_loss(logits, lengths, targets, target_lengths, risk)
-            elif name == "peak_first":
-                parts[name] = peak_first_loss(encoded.logits, encoded.lengths, target_lengths)
-            elif name == "attention":
-                assert self.attention is not None  # or it would have no weight
-                parts[name] = self.attention.loss(*decoder_inputs)
-            else:
-                assert self.transducer is not None
-                parts[name] = self.transducer.loss(*decoder_inputs)
-        loss = torch.stack([weight * parts[name] for name, weight in weights.items()]).sum()
-        result = {"loss": loss} | {name: part.detach() for name, part in parts.items()}
-        if objective.trim:
-            result["factor"] = encoded.lengths.sum() / encoded.inter_lengths.sum()
-        return result
+    def _trimmer(self, encoded: Encoded, rule: TrimConfig, at_least: Lengths) -> Trim:
+        if self.config.encoder.trims_at is None:
+            raise ValueError(f"an encoder of kind {self.config.encoder.kind} cannot be trimmed")
+
+        def cut(tap: str, hidden: Padded) -> Padded:
+            encoded.taps[tap] = hidden
+            logits, lengths = encoded.logits(tap, rule.text)
+            found = trim_frames(
+                hidden.values,
+                lengths,
+                logits,
+                threshold=rule.threshold,
+                margin=rule.margin,
+                from_logits=True,
+                at_least=at_least,
+            )
+            return Padded(*found)
+
+        return cut
+
+    def initial_state(self, streams: int) -> Any:
+        """Of a streaming system, before the first chunk."""
+        return self._streaming_encoder().initial_state(streams)
+
+    def step(self, features: Tensor, lengths: Tensor, state: Any) -> tuple[StreamOutput, Any]:
+        """The next chunk of N streams, from extracted features to logits, and the state behind it.
+
+        Pure: the same input gives the same output, and the state that was passed stays as it is.
+        """
+        encoder = self._streaming_encoder()
+        head = _head_of(self.heads, self.config.output)  # pyright: ignore[reportArgumentType]
+        self._check_source(Padded(features, lengths))
+        hidden, state = encoder.step(self.normalisation(features, lengths), lengths, state)
+        return StreamOutput(hidden, head(hidden.values)), state
+
+    def _streaming_encoder(self) -> StreamingEncoder:
+        if not isinstance(self.encoder, StreamingEncoder):
+            kind = self.config.encoder.kind
+            raise ValueError(f"streams need a streaming encoder (kind: emformer), the system has a {kind}")
+        return self.encoder
 
     @torch.no_grad()
-    def encoder_attention(
-        self, features: Tensor, lengths: Tensor, trim: TrimConfig | None = None
-    ) -> list[Tensor]:
-        """Each encoder layer's self-attention (H, T, T) on one utterance, (1, T, F) features."""
-        self._check_features(features, lengths)
-        if len(features) != 1:
-            raise ValueError(f"features hold {len(features)} utterances, expected 1")
-        if isinstance(self.encoder, OnlineEncoder):
-            raise ValueError("an emformer attends to chunks: there are no maps of whole utterances")
+    def encoder_attention(self, source: Padded, trim: TrimConfig | None = None) -> list[Tensor]:
+        """Each encoder layer's self-attention (H, T, T) on one utterance."""
+        self._check_source(source)
+        if len(source.values) != 1:
+            raise ValueError(f"the source holds {len(source.values)} utterances, expected 1")
+        maps = getattr(self.encoder, "attention_weights", None)
+        if maps is None:
+            kind = self.config.encoder.kind
+            raise ValueError(f"an encoder of kind {kind} has no attention maps of whole utterances")
         training = self.training
         self.eval()
+        encoded = Encoded(self.heads, self.config.output)  # pyright: ignore[reportArgumentType]
+        cut = None if trim is None else self._trimmer(encoded, trim, 1)
         try:
-            weights = self.encoder.attention_weights(self.normalisation(features, lengths), lengths, trim)
+            weights = maps(Padded(self.normalisation(*source), source.lengths), cut)
         finally:
             self.train(training)
-        return [weight[0] for weight in weights]
+        return [layer[0] for layer in weights]
 
-    def _check_features(self, features: Tensor, lengths: Tensor) -> None:
-        if features.dim() != 3 or features.shape[2] != self.feature_dim:
-            expected = f"(N, T, {self.feature_dim})"
-            raise ValueError(f"features have shape {tuple(features.shape)}, expected {expected}")
-        if lengths.shape != features.shape[:1]:
-            raise ValueError(f"lengths have shape {tuple(lengths.shape)} for {len(features)} utterances")
-        if lengths.is_cpu and not torch.compiler.is_compiling() and (lengths > features.shape[1]).any():
+    def _check_source(self, source: Padded) -> None:
+        values, lengths = source
+        if values.is_floating_point() and (values.dim() != 3 or values.shape[2] != self.input_size):
+            expected = f"(N, T, {self.input_size})"
+            raise ValueError(f"features have shape {tuple(values.shape)}, expected {expected}")
+        if lengths.shape != values.shape[:1]:
+            raise ValueError(f"lengths have shape {tuple(lengths.shape)} for {len(values)} utterances")
+        if lengths.is_cpu and not torch.compiler.is_compiling() and (lengths > values.shape[1]).any():
             n = int(lengths.argmax())
-            raise ValueError(f"lengths[{n}] is {int(lengths[n])}, but there are {features.shape[1]} frames")
+            raise ValueError(f"lengths[{n}] is {int(lengths[n])}, but there are {values.shape[1]} frames")
 
 
-def ctc_loss(
-    logits: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, risk: BayesRisk | None
-) -> Tensor:
-    """Bayes-risk CTC of (N, T, C) logits, in nats per label."""
-    return bayes_risk_ctc_loss(
-        logits.transpose(0, 1), targets, lengths, target_lengths, risk, from_logits=True
-    )
+def _head_of(heads: Mapping[str, nn.Module], text: str) -> nn.Module:
+    if text not in heads:
+        raise ValueError(f"there is no CTC head for {text!r}: the system has {', '.join(heads) or 'none'}")
+    return heads[text]
 
 
 def count_parameters(module: nn.Module) -> int:

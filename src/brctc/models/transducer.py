@@ -3,16 +3,32 @@
 Axes: N utterances (or hypotheses), T frames, U labels, C classes.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from brctc.models.config import TransducerConfig
+from brctc.data.batch import Padded
+from brctc.models.base import DECODERS, Decoder, DecoderConfig, Dim, Layers
+from brctc.models.base import Dropout as DropoutField
 from brctc.models.layers import Dropout
 from brctc.transducer import transducer_joint_loss
 
 BLANK = 0  # also what stands before the first label
+
+
+@DECODERS.register
+class TransducerConfig(DecoderConfig):
+    """An LSTM prediction network and a joint network. The defaults are those of table 3."""
+
+    kind: Literal["transducer"] = "transducer"
+    prediction_dim: Dim = 512
+    prediction_layers: Layers = 1
+    joint_dim: Dim = 512
+    dropout: float = DropoutField
+
+    def build(self, encoder_dim: int, vocab_size: int) -> "Transducer":
+        return Transducer(self, encoder_dim, vocab_size)
 
 
 class PredictionState(NamedTuple):
@@ -26,7 +42,7 @@ class PredictionState(NamedTuple):
         return PredictionState(self.hidden[:, index], self.cell[:, index])
 
 
-class Transducer(nn.Module):
+class Transducer(Decoder):
     """log P(label | frame, labels before) = log_softmax(out(tanh(project(frame) + prediction))).
 
     Search: `prediction, state = predict(blanks, initial_state(n))`, then `joint` with a frame, and
@@ -53,16 +69,16 @@ class Transducer(nn.Module):
             output, _ = self.lstm(embedded)
         return self.project_prediction(self.dropout(output))
 
-    def loss(self, hidden: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor) -> Tensor:
+    def loss(self, memory: Padded, targets: Padded) -> Tensor:
         """The transducer loss: nats per label, averaged over utterances, like the CTC losses."""
         return transducer_joint_loss(
-            self.project(hidden),
-            self.predictions(targets),
+            self.project(memory.values),
+            self.predictions(targets.values),
             self.out.weight,
             self.out.bias,
-            targets,
-            lengths,
-            target_lengths,
+            targets.values,
+            memory.lengths,
+            targets.lengths,
         )
 
     def initial_state(self, n: int) -> PredictionState:

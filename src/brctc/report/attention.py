@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -12,8 +11,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from brctc.data import Prepared
-from brctc.models import EncoderConfig
-from brctc.report.pictures import Look, look_at
+from brctc.models import ConformerConfig, Model
+from brctc.report.pictures import Look, look_at, one_source
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import input_clock
 from brctc.report.style import bare, colours, new_figure, styled
@@ -28,12 +27,13 @@ Span = tuple[int, int]
 
 def attention_index(runs: Sequence[RunFiles], prepared: Prepared) -> int:
     """An utterance of medium length; if possible, one that all models read right."""
-    frames = [utterance.num_frames for utterance in prepared.utterances]
+    frames = [utterance.num_frames for utterance in prepared.examples]
     medium = median(frames)
     order = sorted(range(len(frames)), key=lambda i: abs(frames[i] - medium))
     for index in order[:TRIED]:
         said = [run.model.tokenizer.decode(look_at(run.model, prepared, index).tokens) for run in runs]
-        if all(text == prepared.utterances[index].text for text in said):
+        wanted = prepared.examples[index].texts
+        if all(text == wanted[run.model.system.config.output] for text, run in zip(said, runs, strict=True)):
             return index
     return order[0]
 
@@ -41,13 +41,16 @@ def attention_index(runs: Sequence[RunFiles], prepared: Prepared) -> int:
 @styled
 def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
     """Models side by side, layers below one another; boxes mark what each spike has to fetch."""
-    features = torch.from_numpy(prepared.features(index))[None]
-    lengths = torch.tensor([features.shape[1]])
+    source = one_source(prepared, index)
     looks = [look_at(run.model, prepared, index) for run in runs]
-    weights = [run.model.system.encoder_attention(features, lengths, run.model.trim) for run in runs]
-    maps = [[layer.float().numpy() for layer in layers] for layers in weights]
+    systems = [run.model.system for run in runs]
+    weights = [
+        system.encoder_attention(source.to(system.device), run.model.trim)
+        for system, run in zip(systems, runs, strict=True)
+    ]
+    maps = [[layer.float().cpu().numpy() for layer in layers] for layers in weights]
     sources = [_sources(run, look, prepared, index) for run, look in zip(runs, looks, strict=True)]
-    halves = [_first_layers(run) for run in runs]
+    halves = [_first_layers(run, layers) for run, layers in zip(runs, maps, strict=True)]
     shares = [
         [[_share(head, look.frames, spans) for head in layer] for layer in layers[:half]] if spans else None
         for layers, look, spans, half in zip(maps, looks, sources, halves, strict=True)
@@ -58,7 +61,7 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
     figure = new_figure(
         size * sum(heads) + 0.5 * len(runs),
         (size + 0.1) * depth + 1,
-        f"{_headline(runs, shares, sources, maps)} ({prepared.utterances[index].id})",
+        f"{_headline(runs, shares, sources, maps)} ({prepared.examples[index].id})",
     )
     parts = np.atleast_1d(np.array(figure.subfigures(1, len(runs), width_ratios=heads, wspace=0.03)))
     for i, (part, run, layers) in enumerate(zip(parts, runs, maps, strict=True)):
@@ -83,18 +86,23 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
     return figure
 
 
-def _first_layers(run: RunFiles) -> int:
+def has_maps(model: Model) -> bool:
+    """Whether its encoder shows what its frames attend to."""
+    return hasattr(model.system.encoder, "attention_weights")
+
+
+def _first_layers(run: RunFiles, layers: Sequence[np.ndarray]) -> int:
+    """Those before frames are cut off: all, if there are no two halves."""
     encoder = run.model.system.config.encoder
-    if not isinstance(encoder, EncoderConfig):
-        raise ValueError(f"{run.name} has an {encoder.kind}, which has no halves")
-    return encoder.first_layers
+    return encoder.first_layers if isinstance(encoder, ConformerConfig) else len(layers)
 
 
 def _sources(run: RunFiles, look: Look, prepared: Prepared, index: int) -> list[Span] | None:
     """The encoder frames (first, last + 1) in which each token of a right output really is, if known."""
-    utterance = prepared.utterances[index]
+    utterance = prepared.examples[index]
     times = utterance.word_times or ()
-    if run.model.tokenizer.decode(look.tokens) != utterance.text or len(times) != len(look.tokens):
+    said = run.model.tokenizer.decode(look.tokens)
+    if said != utterance.texts["transcript"] or len(times) != len(look.tokens):
         return None
     clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
     total = len(look.spikes.blank)

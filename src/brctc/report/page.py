@@ -3,16 +3,16 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
 
 from brctc.data import Prepared
-from brctc.evaluate.offline import Progress, evaluate_models
+from brctc.evaluate.decoding import Progress
+from brctc.evaluate.offline import EvaluationOptions, evaluate_models
 from brctc.evaluate.results import Evaluation
 from brctc.files import write_text
 from brctc.report import sections
-from brctc.report.runs import read_run
+from brctc.report.escaping import escape
+from brctc.report.runs import RunFiles, read_run
 from brctc.runs import RunDirectory
 from brctc.train import read_recipe
 
@@ -58,21 +58,18 @@ def make_report(
     split: str = "test",
     examples: int = 3,
     command: str | None = None,
+    options: EvaluationOptions | None = None,
     progress: Progress | None = None,
-    **options: Any,
 ) -> Evaluation:
-    """Evaluates finished runs, the baseline first, and writes the page, with its numbers beside it as JSON.
-
-    `options` are those of `evaluate_models`.
-    """
+    """Evaluates finished runs, the baseline first, and writes the page, its numbers beside it as JSON."""
     named = name_runs(runs)
     prepared = open_split(named, split)
-    for name, run in named.items():
-        read_run(name, run)  # what is broken is better known before the long part
+    _check_examples(examples)
+    read = [read_run(name, run) for name, run in named.items()]  # what is broken is named before all work
     models = {name: RunDirectory(run).model for name, run in named.items()}
-    evaluation = evaluate_models(models, prepared, progress=progress, **options)
+    evaluation = evaluate_models(models, prepared, options, progress=progress)
     evaluation.save(Path(out).with_suffix(".json"))
-    write_report(runs, out, evaluation, prepared=prepared, examples=examples, command=command)
+    _write_page(read, Path(out), evaluation, prepared, examples, command)
     return evaluation
 
 
@@ -97,10 +94,25 @@ def write_report(
         command: what made the page; by default, the command of this process.
     """
     named = _of_evaluation(name_runs(runs), evaluation)
-    if examples < 1:
-        raise ValueError(f"examples is {examples}, expected at least 1")
+    _check_examples(examples)
     prepared = prepared or open_split(named, evaluation.split)
     read = [read_run(name, run) for name, run in named.items()]
+    _write_page(read, Path(out), evaluation, prepared, examples, command)
+
+
+def _check_examples(examples: int) -> None:
+    if examples < 1:
+        raise ValueError(f"examples is {examples}, expected at least 1")
+
+
+def _write_page(
+    read: Sequence[RunFiles],
+    out: Path,
+    evaluation: Evaluation,
+    prepared: Prepared,
+    examples: int,
+    command: str | None,
+) -> None:
     command = command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     contents = {
         "results": ("Results", sections.results(evaluation)),
@@ -112,7 +124,7 @@ def write_report(
         "made": ("How this page was made", sections.made(read, evaluation, command)),
     }
     title = f"Bayes-risk CTC on {evaluation.corpus}"
-    write_text(Path(out), html_page(title, sections.about(evaluation), contents))
+    write_text(out, html_page(title, sections.about(evaluation), contents))
 
 
 def _of_evaluation(named: Mapping[str, Path], evaluation: Evaluation) -> dict[str, Path]:
@@ -127,7 +139,7 @@ def name_runs(runs: Sequence[str | Path]) -> dict[str, Path]:
     """Runs by the ends of their paths, as short as tells them apart."""
     paths = [Path(run) for run in runs]
     if not paths:
-        raise ValueError("there are no runs to report on")
+        raise ValueError("there are no runs: name at least one")
     whole = [(path.parent if path.name == "model" else path).resolve().parts for path in paths]
     for depth in range(1, max(map(len, whole)) + 1):
         names = ["/".join(parts[-depth:]) for parts in whole]

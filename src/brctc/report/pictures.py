@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from brctc.data import Prepared, Utterance, WordTime
+from brctc.data import Example, Padded, Prepared, WordTime
 from brctc.decode import Recognizer
 from brctc.decode.times import spike_times
 from brctc.evaluate import common_words, drift_latency
@@ -51,17 +51,30 @@ class Look(NamedTuple):
 
 @torch.inference_mode()
 def look_at(model: Model, prepared: Prepared, index: int) -> Look:
-    """The posterior of the intermediate CTC, online of the only one, and the trimming that follows."""
-    features = torch.from_numpy(prepared.features(index))[None]
-    encoded = model.system.encode(features, torch.tensor([features.shape[1]]), model.trim)
-    posterior = encoded.inter_logits[0].float().softmax(-1).numpy()
+    """The posterior where the model can be trimmed, online of the only one, and the trimming that follows."""
+    if not has_spikes(model):
+        raise ValueError(f"the model has no CTC head for {model.system.config.output}: it has no spikes")
+    encoded = model.system.encode(one_source(prepared, index).to(model.system.device), model.trim)
+    logits = encoded.logits(model.watched_tap, model.system.config.output).values
+    posterior = logits[0].float().softmax(-1).cpu().numpy()
     spikes, tokens, frames = said_spikes(posterior, model.tokenizer)
-    return Look(spikes, tokens, frames, int(encoded.lengths[0]))
+    return Look(spikes, tokens, frames, int(encoded.final.lengths[0]))
+
+
+def has_spikes(model: Model) -> bool:
+    """Whether a CTC head predicts what the model gives out."""
+    return model.system.config.output in model.system.config.heads
+
+
+def one_source(prepared: Prepared, index: int) -> Padded:
+    """The features of one utterance, as a batch."""
+    features = torch.from_numpy(prepared.features(index))[None]
+    return Padded(features, torch.tensor([features.shape[1]]))
 
 
 def example_indices(prepared: Prepared, count: int) -> list[int]:
     """A few utterances to look at, from short to long."""
-    order = sorted(range(len(prepared)), key=lambda i: prepared.utterances[i].num_frames)
+    order = sorted(range(len(prepared)), key=lambda i: prepared.examples[i].num_frames)
     places = np.linspace(0, len(order) - 1, min(count, len(order)) + 2)[1:-1]
     return [order[round(place)] for place in places]
 
@@ -70,7 +83,7 @@ def example_indices(prepared: Prepared, count: int) -> list[int]:
 def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
     """The input, and below it each model's spikes, with what is cut off."""
     looks = [look_at(run.model, prepared, index) for run in runs]
-    utterance = prepared.utterances[index]
+    utterance = prepared.examples[index]
     words = [_timed_words(run, prepared, index) for run in runs]
     title = f"{_late(runs, words, utterance) or _early(runs, looks)} ({utterance.id})"
     width, input_height = _input_size(prepared, index)
@@ -94,18 +107,19 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     return figure
 
 
-def _said(run: RunFiles, look: Look, utterance: Utterance, width: float) -> str:
+def _said(run: RunFiles, look: Look, utterance: Example, width: float) -> str:
     """The title of a model's panel."""
     said = run.model.tokenizer.decode(look.tokens)
-    right = "" if said == utterance.text else f"; it should be: {utterance.text}"
+    text = utterance.texts[run.model.system.config.output]
+    right = "" if said == text else f"; it should be: {text}"
     return wrap_title(f"{run.name}: {said or '(nothing)'}{right}", width)
 
 
 def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTime, ...] | None:
     """The words that an online model says, where it says them; of others the spikes may be elsewhere."""
-    if not run.recipe.model.online:
+    if not run.recipe.model.streaming:
         return None
-    source = prepared.utterances[index].id, prepared.features(index)
+    source = prepared.examples[index].id, prepared.features(index)
     (result,) = Recognizer(run.model).recognize([source], "ctc-greedy")
     frame_s = run.model.system.config.encoder.subsampling * prepared.frame_shift_s
     return None if result.word_times is None else spike_times(result.word_times, frame_s)
@@ -123,7 +137,7 @@ def _shades(
 
 def _input_size(prepared: Prepared, index: int) -> tuple[float, float]:
     """Inches: of the figure's width and the input's height; a written character is as wide as high."""
-    utterance = prepared.utterances[index]
+    utterance = prepared.examples[index]
     if prepared.feature_config is not None or not utterance.word_times:
         return WIDTH, 1.0
     column = min(COLUMN, (WIDTH - MARGIN) / utterance.num_frames)
@@ -132,7 +146,7 @@ def _input_size(prepared: Prepared, index: int) -> tuple[float, float]:
 
 
 def _late(
-    runs: Sequence[RunFiles], words: Sequence[Sequence[WordTime] | None], utterance: Utterance
+    runs: Sequence[RunFiles], words: Sequence[Sequence[WordTime] | None], utterance: Example
 ) -> str | None:
     """The headline of online models, if the corpus knows when words are said."""
     parts = []
@@ -146,7 +160,7 @@ def _late(
 
 def _early(runs: Sequence[RunFiles], looks: Sequence[Look]) -> str:
     ends = [f"{run.name} after {_end(look):.0%}" for run, look in zip(runs, looks, strict=True)]
-    return f"All is said: {', '.join(ends)} of the frames"
+    return f"Last token: {', '.join(ends)} of the frames"
 
 
 def _end(look: Look) -> float:
@@ -217,8 +231,8 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | Non
             for column, table in ((2 * i, posterior), (2 * i + 1, -shot.gradients[utterance])):
                 panel = rows[row, column]
                 spikes = target_spikes(table, posterior, targets, run.model.tokenizer)
-                if run.recipe.model.online:
-                    draw_words(panel, prepared.utterances[index].word_times or (), clock)
+                if run.recipe.model.streaming:
+                    draw_words(panel, prepared.examples[index].word_times or (), clock)
                 draw_spikes(panel, spikes, clock, end, width / (2 * len(runs)) - 0.4, 6.5)
                 if row < len(steps):
                     panel.tick_params(labelbottom=False)
@@ -233,7 +247,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | Non
 
 def find_utterance(prepared: Prepared, name: str) -> int:
     """The index of an utterance of this id."""
-    for index, utterance in enumerate(prepared.utterances):
+    for index, utterance in enumerate(prepared.examples):
         if utterance.id == name:
             return index
     raise ValueError(f"{prepared.directory} ({prepared.split}) has no utterance {name}")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from brctc.evaluate.results import Evaluation
+from brctc.evaluate.results import Evaluation, SystemResult
 from brctc.report.runs import RunFiles
 from brctc.report.style import FAINT, INK, colours, new_figure, styled
 
@@ -21,8 +21,9 @@ BINS = 150
 
 @styled
 def plot_results(evaluation: Evaluation) -> Figure:
-    """Error rate, down-sampling and speed (Fig. 3a, 3b): shorter bars are better in all."""
+    """The main metric, down-sampling and speed (Fig. 3a, 3b)."""
     systems = evaluation.systems
+    metric, info = evaluation.main_metric
     shades = colours(len(systems))
     rows = np.arange(len(systems))[::-1]
     figure = new_figure(WIDTH, 1.5 + 0.38 * len(systems), _headline(evaluation))
@@ -33,34 +34,25 @@ def plot_results(evaluation: Evaluation) -> Figure:
         panel.grid(visible=False, axis="y")
         panel.tick_params(axis="y", length=0)
     for row, system, shade in zip(rows, systems, shades, strict=True):
-        error = system.error
-        errors.barh(row, error.rate * 100, 0.6, color=shade)
-        errors.plot([error.low * 100, error.high * 100], [row, row], color=INK, linewidth=1.2)
-        errors.annotate(
-            f"{error.rate:.2%}", (error.high * 100, row), (4, 0), textcoords="offset points", va="center"
-        )
-        factor, oracle = system.down_sampling
-        factors.barh(row, factor, 0.6, color=shade, alpha=1.0 if system.trims else 0.45)
-        factors.plot([oracle, oracle], [row - 0.38, row + 0.38], color=INK, linewidth=1.6)
-        text = f"{factor:.2f}" + ("" if system.trims else " if trimmed")
-        inside = factor > 0.5
-        factors.annotate(
-            text, (factor, row), (-4 if inside else 4, 0), textcoords="offset points", va="center",
-            ha="right" if inside else "left",
-        )  # fmt: skip
+        score = system.scores[metric]
+        shown, low, high = (info.scale * value for value in (score.value, score.low, score.high))
+        errors.barh(row, shown, 0.6, color=shade)
+        errors.plot([low, high], [row, row], color=INK, linewidth=1.2)
+        text = f"{shown:.2f}{info.unit}"
+        errors.annotate(text, (high, row), (4, 0), textcoords="offset points", va="center")
+        _draw_factor(factors, row, system, shade)
         timed = system.real_time
         speeds.barh(row, timed.encoder_rtf, 0.6, color=shade)
         speeds.barh(row, timed.decoder_rtf, 0.6, left=timed.encoder_rtf, color=shade, alpha=0.45)
         speeds.annotate(
             f"{timed.rtf:#.3g}", (timed.rtf, row), (4, 0), textcoords="offset points", va="center"
         )
-    errors.set_xlim(0, max(system.error.high for system in systems) * 130 or 1)
+    errors.set_xlim(0, max(system.scores[metric].high for system in systems) * 1.3 * info.scale or 1)
     factors.set_xlim(0, 1)
     speeds.set_xlim(0, max(system.real_time.rtf for system in systems) * 1.3)
-    speeds.xaxis.set_major_locator(MaxNLocator(5))
-    unit = {"word": "words", "char": "characters"}[evaluation.unit]
-    errors.set_title("error rate, with its 95% interval")
-    errors.set_xlabel(f"errors [% of {unit}]")
+    speeds.xaxis.set_major_locator(MaxNLocator(4))
+    errors.set_title(f"{info.title}, with its 95% interval")
+    errors.set_xlabel((info.detail_title or info.title) + (f" [{info.unit}]" if info.unit else ""))
     factors.set_title("frames kept; the mark is the oracle")
     factors.set_xlabel("down-sampling factor")
     speeds.set_title("encoder (full) and decoder (pale)")
@@ -68,15 +60,32 @@ def plot_results(evaluation: Evaluation) -> Figure:
     return figure
 
 
+def _draw_factor(axis: Axes, row: int, system: SystemResult, shade: str) -> None:
+    if not system.trimmable:
+        axis.annotate("cannot be trimmed", (0, row), (4, 0), textcoords="offset points", va="center")
+        return
+    factor, oracle = system.down_sampling
+    axis.barh(row, factor, 0.6, color=shade, alpha=1.0 if system.trims else 0.45)
+    axis.plot([oracle, oracle], [row - 0.38, row + 0.38], color=INK, linewidth=1.6)
+    text = f"{factor:.2f}" + ("" if system.trims else " if trimmed")
+    inside = factor > 0.5
+    axis.annotate(
+        text, (factor, row), (-4 if inside else 4, 0), textcoords="offset points", va="center",
+        ha="right" if inside else "left",
+    )  # fmt: skip
+
+
 def _headline(evaluation: Evaluation) -> str:
+    metric, info = evaluation.main_metric
     first, *others = evaluation.systems
-    parts = [
-        f"{system.name}: {system.difference.difference * 100:+.2f} points of error, "
-        f"{system.down_sampling.factor:.0%} of the frames, {system.real_time.ratio - 1:+.0%} time"
-        for system in others
-        if system.difference is not None
-    ]
-    return "; ".join(parts) or f"{first.name}: {first.error.rate:.2%} errors"
+    parts = []
+    for system in others:
+        found = [f"{info.show_signed(system.differences[metric].value)} points of {info.title}"]
+        found += [f"{system.down_sampling.factor:.0%} of the frames"] if system.trimmable else []
+        found += [f"{system.real_time.ratio - 1:+.0%} time"]
+        parts.append(f"{system.name}: {', '.join(found)}")
+    score = info.show(first.scores[metric].value)
+    return "; ".join(parts) or f"{first.name}: {info.title} {score}{info.unit}"
 
 
 @styled
@@ -117,32 +126,35 @@ def plot_curves(runs: Sequence[RunFiles]) -> Figure:
     for run, shade in zip(runs, colours(len(runs)), strict=True):
         steps = [line for line in run.metrics if "seconds" in line]
         dev = [line for line in run.metrics if "dev_error" in line]
+        trimmed = [line for line in dev if "dev_factor" in line]
         _binned(losses, _column(steps, "step"), _column(steps, "loss"), shade, run.name)
         errors.plot(_column(dev, "step"), 100 * _column(dev, "dev_error"), ".-", color=shade)
-        factors.plot(_column(dev, "step"), _column(dev, "dev_factor"), ".-", color=shade)
-        risk = "final_risk" if run.recipe.model.online else "inter_risk"
-        risks.plot(_column(steps, "step"), _column(steps, risk), color=shade)
+        factors.plot(_column(trimmed, "step"), _column(trimmed, "dev_factor"), ".-", color=shade)
+        risks.plot(_column(steps, "step"), _risk(run, steps), color=shade)
         for before, line in pairwise(steps):
             if line["stage"] != before["stage"]:
                 for panel in panels:
                     panel.axvline(before["step"], color=FAINT, linewidth=0.8, linestyle=":")
     losses.set_title("training loss: mean, and where 8 of 10 steps are")
     losses.set_ylabel("loss [nats per label]")
-    losses.set_yscale("log")
+    if losses.dataLim.y0 > 0:
+        losses.set_yscale("log")
+    else:  # a risk may take a loss below 0
+        losses.set_yscale("symlog", linthresh=0.1, linscale=0.5)
     losses.legend()
     errors.set_title("error on the development set, final CTC, greedy")
     errors.set_ylabel("errors [%]")
     errors.set_yscale("symlog", linthresh=1, linscale=0.3)  # 0 has a place, and the last percents are seen
     errors.set_yticks(PERCENTS, [str(percent) for percent in PERCENTS])
     errors.set_ylim(0, 130)
-    if all(run.recipe.model.online for run in runs):
+    if all(run.recipe.model.streaming for run in runs):
         factors.set_visible(False)  # there is nothing to trim for
         errors.tick_params(labelbottom=True)
         losses.tick_params(labelbottom=True)
     factors.set_title("frames that trimming keeps, or would keep")
     factors.set_ylabel("down-sampling factor")
     factors.set_ylim(0, 1.03)
-    risks.set_title("risk factor of the intermediate CTC, online of the only one")
+    risks.set_title("risk factor of the first CTC")
     risks.set_ylabel("λ [nats]")
     risks.set_ylim(0)
     for panel in (factors, risks):
@@ -155,10 +167,19 @@ def _learnt(runs: Sequence[RunFiles]) -> str:
     for run in runs:
         dev = [line for line in run.metrics if "dev_error" in line]
         if dev:
-            kept = "" if run.recipe.model.online else f" at {dev[-1]['dev_factor']:.2f}"
+            kept = f" at {dev[-1]['dev_factor']:.2f}" if "dev_factor" in dev[-1] else ""
             parts.append(f"{run.name} {dev[-1]['dev_error']:.1%}{kept}")
-    what = "Errors" if all(run.recipe.model.online for run in runs) else "Errors and frames kept"
+    what = "Errors" if all(run.recipe.model.streaming for run in runs) else "Errors and frames kept"
     return f"{what} at the end of training: " + ("; ".join(parts) or "not looked at")
+
+
+def _risk(run: RunFiles, steps: Sequence[dict[str, Any]]) -> np.ndarray:
+    """The factor of each stage's first CTC."""
+    names = {
+        name: next((term for term, loss in stage.losses.items() if loss is stage.watched), None)
+        for name, stage in run.recipe.stages.items()
+    }
+    return np.array([line["factors"].get(f"{names[line['stage']]}.risk", 0.0) for line in steps], float)
 
 
 def _column(lines: Sequence[dict[str, Any]], name: str) -> np.ndarray:

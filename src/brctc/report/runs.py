@@ -85,7 +85,7 @@ def read_snapshot(path: Path) -> Snapshot:
             gradients,
         )
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no snapshot of brctc, or damaged: {error}") from None
+        raise ValueError(f"{path} is not a snapshot of brctc, or is damaged: {error}") from None
 
 
 def _read_metrics(name: str, run: RunDirectory) -> list[dict[str, Any]]:

@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from html import escape
 
 import yaml
 from matplotlib.figure import Figure
 
-from brctc.data import Prepared
+from brctc.data import CORPORA, Prepared
 from brctc.evaluate.results import Evaluation, caution, scale
-from brctc.report.attention import attention_index, plot_attention
-from brctc.report.pictures import example_indices, plot_evolution, plot_posteriors
+from brctc.report.attention import attention_index, has_maps, plot_attention
+from brctc.report.escaping import escape
+from brctc.report.pictures import example_indices, has_spikes, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles
 from brctc.report.style import to_svg
@@ -21,10 +21,12 @@ def about(evaluation: Evaluation) -> str:
     """What this is."""
     names = ", ".join(f"<b>{escape(system.name)}</b>" for system in evaluation.systems)
     where = f"{escape(evaluation.corpus)} ({escape(evaluation.split)})"
+    trimmed = """Trained to finish early, a model says all it has to say in its first frames; the rest is cut
+off after half of the encoder, and everything behind it has less to do."""
+    online = "Trained to emit early, an online model says each word sooner."
+    effect = trimmed if any(system.trimmable for system in evaluation.systems) else online
     return f"""<p>CTC decides what a model says; Bayes-risk CTC
-(<a href="https://arxiv.org/abs/2210.07499">Tian et al., ICLR 2023</a>) also decides when. Trained to finish
-early, a model says all it has to say in its first frames; the rest is cut off after half of the encoder, and
-everything behind it has less to do.</p>
+(<a href="https://arxiv.org/abs/2210.07499">Tian et al., ICLR 2023</a>) also decides when. {effect}</p>
 <p>Compared here: {names}, on {evaluation.utterances:,} utterances ({evaluation.duration_s / 60:.1f} min) of
 {where}.{caution(evaluation.corpus)}</p>
 """
@@ -35,7 +37,7 @@ def results(evaluation: Evaluation) -> str:
     first = escape(evaluation.systems[0].name)
     bars = figure_html(
         plot_results(evaluation),
-        """Shorter is better everywhere. Left: the thin line is the 95% bootstrap interval over utterances.
+        f"""{_better(evaluation)} Left: the thin line is the 95% bootstrap interval over utterances.
 Middle: pale bars show what trimming would keep of a model that is not trimmed; no alignment fits into less
 than the oracle, labels / frames. Right: one thread, without making the features.""",
     )
@@ -50,9 +52,19 @@ turns.{_clock_note(evaluation)}</p>
 """
 
 
+def _better(evaluation: Evaluation) -> str:
+    """Which way the bars are to be read."""
+    _, info = evaluation.main_metric
+    if info.higher_is_better:
+        return f"Longer bars of {info.title} are better, shorter ones of frames and time."
+    return "Shorter is better everywhere."
+
+
 def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> str:
     """Spikes over the input, for a few utterances."""
-    what = "the handwritten line" if prepared.feature_config is None else "log-mel features of the audio"
+    if names := [run.name for run in runs if not has_spikes(run.model)]:
+        return f"<p>No CTC head predicts what they give out: {escape(', '.join(names))}.</p>\n"
+    what = "the columns of the input" if prepared.feature_config is None else "log-mel features of the audio"
     note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
 probability of each token, frame by frame, {_output(runs)}, in the colours of the bars; grey bars are tokens
 that are not said, the thin grey line is the blank. {_ends(runs)}"""
@@ -61,7 +73,7 @@ that are not said, the thin grey line is the blank. {_ends(runs)}"""
 
 
 def _output(runs: Sequence[RunFiles]) -> str:
-    online = {run.recipe.model.online for run in runs}
+    online = {run.recipe.model.streaming for run in runs}
     if online == {True}:
         return "at the CTC output"
     between = "at the CTC output between the two halves of the encoder"
@@ -70,7 +82,7 @@ def _output(runs: Sequence[RunFiles]) -> str:
 
 def _ends(runs: Sequence[RunFiles]) -> str:
     """What else is to be seen."""
-    online = {run.recipe.model.online for run in runs}
+    online = {run.recipe.model.streaming for run in runs}
     cut = "Behind the dashed line nothing but certain blanks is left, and trimming cuts it off."
     drift = """Online, the bars are repeated as bands behind the spikes: the drift is the time from the start
 of a word's band to the end of its spike, on average over the words that are said."""
@@ -95,9 +107,10 @@ grey line is the blank.""",
 
 def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     """Self-attention of every layer and head."""
-    online = [run.name for run in runs if run.model.system.config.online]
-    if online:
+    if online := [run.name for run in runs if run.model.system.config.streaming]:
         return f"<p>Online, frames attend to their chunk alone: {escape(', '.join(online))}.</p>\n"
+    if names := [run.name for run in runs if not has_maps(run.model) or not has_spikes(run.model)]:
+        return f"<p>There are no maps of attention, or no spikes, of: {escape(', '.join(names))}.</p>\n"
     return figure_html(
         plot_attention(runs, prepared, attention_index(runs, prepared)),
         """A row of a map is one output frame, bright where it looks; looking at itself is the diagonal.
@@ -150,7 +163,12 @@ def provenance(command: str, machine: Mapping[str, str]) -> str:
 
 
 def _clock_note(evaluation: Evaluation) -> str:
-    return " A column of handwriting counts as 10 ms." if evaluation.corpus == "handwriting" else ""
+    if evaluation.corpus not in CORPORA:
+        return ""
+    corpus = CORPORA[evaluation.corpus]
+    if corpus.input != "columns":
+        return ""
+    return f" A column of {evaluation.corpus} counts as {1000 * corpus.frame_shift_s:g} ms."
 
 
 def details(title: str, text: str) -> str:

@@ -155,7 +155,7 @@ def spread_labels(
 
 def draw_input(axis: Axes, prepared: Prepared, index: int) -> None:
     """The handwritten line, or log-mel features; below it, where each word is, in the spikes' colours."""
-    features, utterance = prepared.features(index).T, prepared.utterances[index]
+    features, utterance = prepared.features(index).T, prepared.examples[index]
     bare(axis)
     axis.set_yticks([])
     axis.tick_params(bottom=False, labelbottom=False)

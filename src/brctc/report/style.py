@@ -10,7 +10,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -18,6 +17,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext
+
+from brctc.report.escaping import escape, show_invisible
 
 P = ParamSpec("P")
 
@@ -138,7 +139,7 @@ def to_svg(figure: Figure) -> str:
     with mpl.rc_context(salted), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser may have it
         figure.savefig(file, format="svg", metadata={"Date": None})
-    text = file.getvalue()
+    text = show_invisible(file.getvalue())
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them

@@ -1,13 +1,15 @@
 """The table of results: described once, shown in a terminal, on the page and in Markdown."""
 
 from collections.abc import Callable
-from html import escape
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from brctc.evaluate.metrics import ERROR_RATE
 from brctc.evaluate.results import Evaluation, SystemResult, scale
+from brctc.report.escaping import escape
 from brctc.report.paper import PAPER, PaperResult
 
 NOTHING = "-"
@@ -51,17 +53,18 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
 
 
 def to_rich(table: Table) -> RichTable:
-    """For a terminal: `rich.print(to_rich(table))`."""
-    title = "; ".join(group.title for group in table.groups)
+    """For a terminal: `rich.print(to_rich(table))`. No cell is markup: a run may be called run[/red]."""
+    title = Text("; ".join(group.title for group in table.groups), style="table.title")
     rich = RichTable(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
     rich.add_column("", no_wrap=True)  # a title that is cut is none
     for group in table.groups:
         for column in group.columns:
-            rich.add_column(column.replace(" + ", " +\n"), justify="right")  # or it would not fit in 80
+            head = Text(column.replace(" + ", " +\n"))  # or it would not fit in 80
+            rich.add_column(head, justify="right")
     for row in table.rows:
-        rich.add_row(*row)
+        rich.add_row(*map(Text, row))
     return rich
 
 
@@ -124,23 +127,17 @@ def _kinds(evaluation: Evaluation) -> list[str]:
 
 def _measures(evaluation: Evaluation) -> list[Measure]:
     first = evaluation.systems[0].name
-    of_unit = {"word": "words", "char": "characters"}[evaluation.unit]
+    error_rates = [name for name, info in evaluation.metrics.items() if info.title == ERROR_RATE]
+    scores = [
+        measure
+        for name in evaluation.metrics
+        for measure in _score_measures(evaluation, name, of_paper=name in error_rates[:1])
+    ]
     return [
-        Measure(
-            "error rate, % (95% interval)",
-            lambda s: f"{s.error.rate * 100:.2f} ({s.error.low * 100:.2f} to {s.error.high * 100:.2f})",
-            lambda p: _pair(p.error),
-        ),
-        Measure(f"errors / {of_unit}", lambda s: f"{s.error.errors:,} / {s.error.tokens:,}"),
-        Measure(
-            f"difference to {first}, points",
-            _difference,
-            lambda p: f"{p.error[1] - p.error[0]:+.2f}",
-            compares=True,
-        ),
+        *scores,
         Measure(
             "down-sampling factor",
-            lambda s: f"{s.down_sampling.factor:.3f}" + ("" if s.trims else " if trimmed"),
+            lambda s: _factor(s) if s.trimmable else NOTHING,
             lambda p: f"{p.factor:.2f}",
         ),
         Measure(
@@ -153,7 +150,7 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
         Measure("  of the decoder", lambda s: _rtf(s.real_time.decoder_rtf)),
         Measure(
             f"RTF against {first}",
-            lambda s: NOTHING if s.difference is None else f"{s.real_time.ratio - 1:+.0%}",
+            lambda s: f"{s.real_time.ratio - 1:+.0%}" if s.differences else NOTHING,
             lambda p: f"{p.rtf[1] / p.rtf[0] - 1:+.0%}",
             compares=True,
         ),
@@ -168,11 +165,37 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
     ]
 
 
-def _difference(system: SystemResult) -> str:
-    if system.difference is None:
-        return NOTHING
-    value, low, high = (100 * x for x in system.difference[2:5])
-    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
+def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[Measure]:
+    """The rows of a metric; the paper's figures are error rates. Metrics that are called the same are told
+    apart by their names, and differences by their metrics."""
+    info, first = evaluation.metrics[name], evaluation.systems[0].name
+    alike = [other for other in evaluation.metrics.values() if other.title == info.title]
+    title = info.title if len(alike) == 1 else f"{info.title} ({name})"
+    of_which = f"{title}: " if len(evaluation.metrics) > 1 else ""
+
+    def score(system: SystemResult) -> str:
+        found = system.scores[name]
+        return f"{info.show(found.value)} ({info.show(found.low)} to {info.show(found.high)})"
+
+    def difference(system: SystemResult) -> str:
+        found = system.differences.get(name)
+        if found is None:
+            return NOTHING
+        bounds = f"{info.show_signed(found.low)} to {info.show_signed(found.high)}"
+        return f"{info.show_signed(found.value)} ({bounds})"
+
+    paper = (lambda p: _pair(p.error), lambda p: f"{p.error[1] - p.error[0]:+.2f}")
+    shown, changed = paper if of_paper else (Measure._field_defaults["of_paper"],) * 2
+    unit = f", {info.unit}" if info.unit else ""
+    rows = [Measure(f"{title}{unit} (95% interval)", score, shown)]
+    if info.detail_title:
+        rows.append(Measure(info.detail_title, lambda s: s.scores[name].detail))
+    rows.append(Measure(f"{of_which}difference to {first}, points", difference, changed, compares=True))
+    return rows
+
+
+def _factor(system: SystemResult) -> str:
+    return f"{system.down_sampling.factor:.3f}" + ("" if system.trims else " if trimmed")
 
 
 def _training(system: SystemResult) -> str:

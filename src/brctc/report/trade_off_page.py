@@ -4,7 +4,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
-from html import escape
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from brctc.evaluate.results import caution, to_json
 from brctc.evaluate.trade_off import TradeOff, Trial, pareto_front
 from brctc.files import write_text
+from brctc.report.escaping import escape
 from brctc.report.page import html_page
 from brctc.report.sections import details, figure_html, provenance
 from brctc.report.style import FAINT, colours, new_figure, styled
@@ -56,7 +56,7 @@ def plot_trade_off(trade_off: TradeOff) -> Figure:
     drifts.set_title("(a) late by data collecting, and by drift")
     drifts.set_ylabel("drift latency, DL [ms]")
     errors.set_title("(b) errors against data collecting; bars: 95% intervals")
-    latencies.set_title("(c) errors against both; grey: nothing beats these (with CL)")
+    latencies.set_title("(c) errors against both; grey: the Pareto front (with CL)")
     latencies.set_xlabel("DCL + DL [ms]")
     speeds.set_title("(d) computation")
     speeds.set_ylabel("real-time factor")
@@ -157,7 +157,7 @@ was handed over.</p>
     made = provenance(command, trade_off.machine) + details("All numbers (JSON)", numbers)
     contents = {
         "results": ("Errors and latency", results),
-        "front": ("What nothing beats", _front(trade_off)),
+        "front": ("Pareto front", _front(trade_off)),
         "paper": ("The paper's own figures", f'<div class="wide">{to_html(paper_table())}</div>'),
         "made": ("How this page was made", made),
     }

@@ -20,7 +20,7 @@ def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
     few = f"DL of {timed:,} of {first.utterances:,} utterances; " if first.without_reference else ""
     title = (
         f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
-        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {few}{FRONT} nothing beats it"
+        f"{first.error.tokens:,} {first.unit}s; latencies in ms; {few}{FRONT} on the Pareto front"
     )
     columns = [column for column in COLUMNS if place in column.places]
     rows = [

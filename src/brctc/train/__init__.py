@@ -1,5 +1,11 @@
 """Training: recipes, stages, the loop and its checkpoints."""
 
+from brctc.extras import check_extra
+
+check_extra()
+
+
+from brctc.data.sampling import BatchConfig, CurriculumConfig
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -11,56 +17,60 @@ from brctc.train.checkpoint import (
 )
 from brctc.train.config import (
     CheckpointConfig,
-    CorpusConfig,
-    CurriculumConfig,
     DecodeConfig,
     MonitorConfig,
     OptimiserConfig,
     Recipe,
-    RiskConfig,
     Stage,
-    WeightConfig,
 )
 from brctc.train.journal import read_metrics
+from brctc.train.losses import LOSSES, Forward, Loss, LossConfig
+from brctc.train.objective import Objective
+from brctc.train.peers import PeerError
 from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_recipe
-from brctc.train.run import Interrupted, NonFiniteError
-from brctc.train.schedule import learning_rate, risk_at, risk_factor
+from brctc.train.risks import RISKS, RiskConfig
+from brctc.train.schedule import learning_rate
+from brctc.train.signals import Interrupted, NonFiniteError
 from brctc.train.stages import is_trained, train
 from brctc.train.sweep import Cell, Plan, load_sweep
 from brctc.train.timing import loss_seconds, step_shares
 
 __all__ = [
+    "BatchConfig",
     "Cell",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointError",
-    "CorpusConfig",
     "CurriculumConfig",
     "DecodeConfig",
+    "Forward",
     "Interrupted",
+    "LOSSES",
+    "Loss",
+    "LossConfig",
     "MonitorConfig",
     "NonFiniteError",
+    "Objective",
     "OptimiserConfig",
+    "PeerError",
     "Plan",
+    "RISKS",
     "Recipe",
     "RecipeError",
     "RiskConfig",
     "Stage",
-    "WeightConfig",
     "average_weights",
-    "latest_checkpoint",
     "is_trained",
+    "latest_checkpoint",
     "learning_rate",
     "list_checkpoints",
-    "loss_seconds",
     "load_checkpoint",
     "load_recipe",
     "load_sweep",
+    "loss_seconds",
     "parse_recipe",
     "read_metrics",
     "read_recipe",
-    "risk_at",
-    "risk_factor",
     "save_checkpoint",
     "step_shares",
     "train",

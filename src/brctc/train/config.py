@@ -1,104 +1,20 @@
 """A recipe: everything that decides what a training does, as typed, checked data."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from brctc.data import CORPORA, SPEEDS, AugmentConfig, Config, FeatureConfig, TokenConfig
-from brctc.data.corpora.handwriting import COLUMN_S
+from brctc.config import Config, Count, KeyedError, Positive, Share
+from brctc.data import AugmentConfig, FeatureConfig, TokenConfig
+from brctc.data.corpora.base import AnyCorpus
+from brctc.data.sampling import BatchConfig, CurriculumConfig
+from brctc.decode.methods import decoder_of
+from brctc.evaluate.metrics import AnyMetric
 from brctc.models import SystemConfig, TrimConfig
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class KeyedError(ValueError):
-    """A value that does not go with others; `key` says where it is, seen from its section."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
-        self.key = key
-
-
-def _check_factor(value: Any) -> Any:
-    """A number, or points in the order of their steps."""
-    if not isinstance(value, list | tuple):
-        return _factor_value(value)
-    points = []
-    for point in value:
-        if not isinstance(point, list | tuple) or len(point) != 2:
-            raise ValueError(f"expected a number or a list of [step, value] points, got the point {point!r}")
-        step, factor = point
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"the step of the point {list(point)} must be a whole number from 0")
-        if points and step <= points[-1][0]:
-            raise ValueError(f"the points' steps must rise, but {step} follows {points[-1][0]}")
-        points.append((step, _factor_value(factor)))
-    if not points:
-        raise ValueError("expected a number or a list of [step, value] points, got an empty list")
-    return tuple(points)
-
-
-def _factor_value(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"expected a finite number from 0 or a list of [step, value] points, got {value!r}")
-    return float(value)
-
-
-Factor = Annotated[float | tuple[tuple[int, float], ...], BeforeValidator(_check_factor)]
-
-
-class ManifestOptions(Config):
-    """How manifests are prepared."""
-
-    speeds: tuple[Annotated[float, Field(ge=0.5, le=2)], ...] = SPEEDS
-    """At which each training utterance is stored."""
-    skip_bad: bool = False
-    """Leave rows out that cannot be used, instead of stopping."""
-
-
-class OptionsError(ValueError):
-    """Options that the corpus does not have or cannot take."""
-
-    def __init__(self, options: type[Config], error: ValidationError) -> None:
-        super().__init__(str(error))
-        self.options, self.error = options, error
-
-
-class CorpusConfig(Config):
-    """Where the data comes from and where it lies prepared; paths as seen from where the command runs."""
-
-    name: Literal["handwriting", "digit-strings", "grid"] | None = None
-    """A corpus that is built in."""
-    manifests: dict[Literal["train", "dev", "test"], str] | None = None
-    """Or your own: a TSV file for each split."""
-    options: Annotated[dict[str, Any], Field(default_factory=dict, validate_default=True)]
-    """How the built-in corpus is made, or the manifests are prepared."""
-    prepared: str
-    """The directory of the prepared splits; made when it is not there."""
-
-    @field_validator("options")
-    @classmethod
-    def _resolve_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if "name" not in info.data:  # it is wrong itself
-            return options
-        if "features" in options:
-            raise ValueError("features have a section of their own, outside of corpus")
-        known = CORPORA[info.data["name"]].config if info.data["name"] else ManifestOptions
-        try:
-            return known(**options).model_dump(mode="json", exclude={"features"})
-        except ValidationError as error:
-            raise OptionsError(known, error) from None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "CorpusConfig":
-        if (self.name is None) == (self.manifests is None):
-            raise KeyedError("name", "say either the name of a corpus or your own manifests")
-        if self.manifests is not None and not {"train", "dev"} <= self.manifests.keys():
-            raise KeyedError("manifests", "needs at least train and dev")
-        return self
+from brctc.models.base import check_name
+from brctc.train.factors import is_zero
+from brctc.train.losses import AnyLoss, CTCConfig
+from brctc.train.objective import FACTOR, TOTAL
 
 
 class OptimiserConfig(Config):
@@ -128,43 +44,17 @@ class OptimiserConfig(Config):
         return self
 
 
-class RiskConfig(Config):
-    """Which alignments a CTC prefers, and how strongly."""
+class TextTokens(TokenConfig):
+    """The tokens of one text."""
 
-    kind: Literal["early-finish", "early-emission", "delay-penalty", "none"] = "none"
-    factor: Factor = 0.0
-    """A number, or [step, value] points with straight lines between them; steps of the stage. What a whole
-    utterance costs, in nats; of a delay penalty, what a frame costs."""
+    same_as: str | None = None
+    """Another text whose tokens these are: the vocabulary is made from both."""
 
     @model_validator(mode="after")
-    def _factor_fits(self) -> "RiskConfig":
-        if self.kind == "none" and self.factor != 0:
-            raise KeyedError("factor", f'a risk of kind "none" has no factor, but it is {self.factor}')
-        if self.kind != "none" and self.factor == 0:
-            raise KeyedError("factor", f"a risk of kind {self.kind} needs a factor above 0")
+    def _one_definition(self) -> "TextTokens":
+        if self.same_as is not None and self.model_fields_set - {"same_as"}:
+            raise KeyedError("same_as", "the tokens are another text's: give nothing else")
         return self
-
-
-class WeightConfig(Config):
-    """How the losses are added (`brctc.models.Objective`). A system has the decoders whose losses count."""
-
-    inter: Share = 0.3
-    """The intermediate CTC's share of ctc; the final one has the rest."""
-    ctc: NotNegative
-    """Both CTC losses together."""
-    attention: NotNegative = 0.0
-    transducer: NotNegative = 0.0
-
-
-class CurriculumConfig(Config):
-    """Short utterances first, and some of them always."""
-
-    max_labels: Count
-    """What is short."""
-    only_steps: Annotated[int, Field(ge=0)] = 0
-    """So many steps see nothing else."""
-    share: Share | None = None
-    """Afterwards this share of the steps see short ones, the others the rest; None: all as they come."""
 
 
 class Stage(Config):
@@ -175,16 +65,11 @@ class Stage(Config):
     steps: Count | None = None
     inherit: Literal["whole", "encoder"] | None = None
     """What the stage before (the first one: the recipe's `start`) leaves: all that both have, or the encoder
-    with its CTC layers alone."""
-    inter_risk: RiskConfig = RiskConfig()
-    """Of the CTC between the two halves of the encoder."""
-    final_risk: RiskConfig = RiskConfig()
-    """Of the CTC behind it; the only one of an emformer."""
-    peak_first: Factor = 0.0
-    """Weight of peak-first regularisation beside the final CTC; a number or points, as a risk's factor."""
+    with its CTC heads alone."""
+    losses: Annotated[dict[str, AnyLoss], Field(min_length=1)]
+    """The terms that are added, by name. The stage has the decoders that they train."""
     trim: TrimConfig | None = None
-    """Cut what the intermediate CTC leaves blank, in front of the second half."""
-    weights: WeightConfig
+    """Cut what CTC leaves blank, where the encoder can be trimmed."""
     curriculum: CurriculumConfig | None = None
     optimiser: OptimiserConfig | None = None
     """Instead of the recipe's."""
@@ -195,18 +80,25 @@ class Stage(Config):
             raise KeyedError("steps", "a stage lasts so many steps or so many epochs: say one of them")
         if self.epochs is not None and self.curriculum is not None and self.curriculum.share == 1:
             raise KeyedError("curriculum.share", "is 1, so that no epoch would end: say steps, not epochs")
-        inter, final = self.weights.ctc * self.weights.inter, self.weights.ctc * (1 - self.weights.inter)
-        if inter == 0 and self.inter_risk.kind != "none":
-            raise KeyedError("inter_risk", "has no effect: by weights, the intermediate CTC counts nothing")
-        if final == 0 and self.final_risk.kind != "none":
-            raise KeyedError("final_risk", "has no effect: by weights, the final CTC counts nothing")
-        if final == 0 and self.peak_first != 0:
-            raise KeyedError("peak_first", "has no effect: by weights, the final CTC counts nothing")
-        if inter == 0 and self.trim is not None:
-            raise KeyedError("trim", "needs a trained intermediate CTC: by weights, it counts nothing")
-        if not (inter or final or self.weights.attention or self.weights.transducer):
-            raise KeyedError("weights", "all are 0: there is nothing to train")
+        for name in self.losses:
+            check_name(f"losses.{name}", name)
+            if name in (TOTAL, FACTOR):
+                raise KeyedError(f"losses.{name}", "the log calls something else so: choose another name")
+        if all(is_zero(loss.weight) for loss in self.losses.values()):
+            raise KeyedError("losses", "all weights are 0: there is nothing to train")
         return self
+
+    @property
+    def watched(self) -> CTCConfig | None:
+        """The CTC whose posteriors show how a model learns: the first one."""
+        found = (loss for loss in self.losses.values() if isinstance(loss, CTCConfig))
+        return next(found, None)
+
+    @property
+    def decoders(self) -> list[str]:
+        """Those that the stage trains."""
+        trained = [loss.decoder for loss in self.losses.values() if not is_zero(loss.weight)]
+        return [name for name in trained if name is not None]
 
 
 class CheckpointConfig(Config):
@@ -254,15 +146,18 @@ class DecodeConfig(Config):
 class Recipe(Config):
     """A training from data to model."""
 
-    corpus: CorpusConfig
+    corpus: AnyCorpus
     features: FeatureConfig | None = None
-    tokens: TokenConfig
+    """How features are made of audio."""
+    tokens: Annotated[dict[str, TextTokens], Field(min_length=1)]
+    """What a token is, for each text: `transcript` of speech, `source` of text, `translation`."""
     augment: AugmentConfig | None = None
     model: SystemConfig
-    """All decoders that any stage trains; a stage has those whose weight is above 0."""
+    """All decoders that any stage trains; a stage has those that its losses train."""
     optimiser: OptimiserConfig
-    batch_s: Positive
-    """Seconds of a batch, its padding included, over all processes and parts together."""
+    batch: BatchConfig
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that load data; 0 is a thread, which is enough for stored features."""
     start: str | None = None
     """A run or its model that the first stage inherits from, tokens and normalisation included; from nothing
     by default."""
@@ -274,9 +169,29 @@ class Recipe(Config):
     checkpoints: CheckpointConfig
     monitor: MonitorConfig = MonitorConfig()
     decode: DecodeConfig = DecodeConfig()
+    metrics: dict[str, AnyMetric] = Field(default_factory=dict)
+    """What the trained model is measured with, by name, the most important first; errors of words or
+    characters by default."""
+
+    @field_validator("tokens")
+    @classmethod
+    def _check_tokens(cls, tokens: dict[str, TextTokens]) -> dict[str, TextTokens]:
+        for name, config in tokens.items():
+            other = config.same_as
+            if other is not None and (other not in tokens or tokens[other].same_as is not None):
+                raise KeyedError(f"{name}.same_as", f"{other!r} has no tokens of its own")
+        return tokens
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Recipe":
+        self._check_inheritance()
+        self._check_losses()
+        self._check_texts()
+        self._check_features()
+        self._check_decoding()
+        return self
+
+    def _check_inheritance(self) -> None:
         for i, (name, stage) in enumerate(self.stages.items()):
             inherits = i > 0 or self.start is not None
             if not inherits and stage.inherit is not None:
@@ -284,39 +199,72 @@ class Recipe(Config):
             if inherits and stage.inherit is None:
                 what = "a later stage" if i else f"what starts with {self.start}"
                 raise KeyedError(f"stages.{name}.inherit", f"{what} inherits: whole or encoder")
-        for decoder in ("attention", "transducer"):
-            trained = [name for name, stage in self.stages.items() if getattr(stage.weights, decoder) > 0]
-            if trained and getattr(self.model, decoder) is None:
-                key = f"stages.{trained[0]}.weights.{decoder}"
-                raise KeyedError(key, f"counts a decoder that there is not: model.{decoder} is missing")
-            if not trained and getattr(self.model, decoder) is not None:
-                raise KeyedError(f"model.{decoder}", f"no stage trains it: weights.{decoder} is 0 everywhere")
-        self._check_features()
-        self._check_online()
-        self._check_decoding()
-        return self
+
+    def _check_losses(self) -> None:
+        for name, stage in self.stages.items():
+            for term, loss in stage.losses.items():
+                try:
+                    loss.check(self.model)
+                except KeyedError as error:
+                    key = f"stages.{name}.losses.{term}.{error.key}"
+                    raise KeyedError(key, str(error)) from None
+            self._check_trim(f"stages.{name}.trim", stage)
+        trained = {decoder for stage in self.stages.values() for decoder in stage.decoders}
+        for decoder in self.model.decoders:
+            if decoder not in trained:
+                raise KeyedError(f"model.decoders.{decoder}", "no stage trains it")
+
+    def _check_trim(self, key: str, stage: Stage) -> None:
+        tap = self.model.encoder.trims_at
+        if stage.trim is None:
+            return
+        if tap is None:
+            raise KeyedError(key, f"an encoder of kind {self.model.encoder.kind} cannot be trimmed")
+        decides = any(
+            isinstance(loss, CTCConfig) and (loss.on, loss.text) == (tap, stage.trim.text)
+            for loss in stage.losses.values()
+            if not is_zero(loss.weight)
+        )
+        if not decides:
+            raise KeyedError(
+                key, f"needs a CTC loss of {stage.trim.text} on {tap}, which decides what is cut"
+            )
+
+    def _check_texts(self) -> None:
+        texts = {f"model.heads.{text}": text for text in self.model.heads}
+        texts |= {f"model.decoders.{name}.text": d.text for name, d in self.model.decoders.items()}
+        texts["model.output"] = self.model.output
+        for key, text in texts.items():
+            if text not in self.tokens:
+                raise KeyedError(
+                    key, f"there are no tokens for {text!r}: tokens has {', '.join(self.tokens)}"
+                )
 
     def _check_features(self) -> None:
-        if self.corpus.name == "handwriting" and self.features is not None:
-            raise KeyedError("features", "handwriting has none but its pixels")
-        if self.corpus.name != "handwriting" and self.features is None:
+        kind, audio = self.corpus.kind, self.corpus.input == "audio"
+        if not audio and self.features is not None:
+            raise KeyedError("features", f"{kind} is not audio: it has none to choose")
+        if audio and self.features is None:
             raise KeyedError("features", "missing; audio needs them")
-
-    def _check_online(self) -> None:
-        if not self.model.online:
-            return
-        for name, stage in self.stages.items():
-            if stage.trim is not None:
-                raise KeyedError(f"stages.{name}.trim", "an emformer has no second half to trim for")
-            if stage.weights.inter:
-                message = f"is {stage.weights.inter}, but an emformer has no intermediate CTC: say 0"
-                raise KeyedError(f"stages.{name}.weights.inter", message)
+        if self.corpus.input == "text" and self.model.normalisation != "none":
+            raise KeyedError("model.normalisation", "text has nothing to normalise: choose none")
+        if (self.corpus.input == "text") != (self.batch.seconds is None):
+            measure = "tokens" if self.corpus.input == "text" else "seconds"
+            raise KeyedError("batch", f"a batch of {kind} is measured in {measure}")
 
     def _check_decoding(self) -> None:
-        last, method = list(self.stages.values())[-1].weights, self.decode.method.partition("-")[0]
-        if method in ("attention", "transducer") and getattr(last, method) == 0:
+        last, method = list(self.stages.values())[-1], self.decode.method
+        needed = decoder_of(method)
+        kinds = {self.model.decoders[name].kind for name in last.decoders}
+        if needed is not None and needed not in kinds:
             raise KeyedError("decode.method", f"the last stage does not train the decoder of {method!r}")
-        if method == "ctc" and last.ctc * (1 - last.inter) == 0:
+        final = self.model.encoder.taps[-1]
+        trained = any(
+            isinstance(loss, CTCConfig) and (loss.on, loss.text) == (final, self.model.output)
+            for loss in last.losses.values()
+            if not is_zero(loss.weight)
+        )
+        if needed is None and not trained:
             raise KeyedError("decode.method", "the last stage does not train the final CTC")
 
     def optimiser_of(self, stage: Stage) -> OptimiserConfig:
@@ -326,15 +274,15 @@ class Recipe(Config):
     @property
     def frame_shift_ms(self) -> float:
         """From one frame of the features to the next."""
-        return 1000 * COLUMN_S if self.features is None else self.features.frame_shift_ms
+        return 1000 * self.corpus.frame_shift_s if self.features is None else self.features.frame_shift_ms
 
-    def risk_of(self, stage: Stage) -> RiskConfig:
-        """The risk of the output that snapshots are of: the intermediate CTC, online the only one."""
-        return stage.final_risk if self.model.online else stage.inter_risk
+    @property
+    def unit_tokens(self) -> TextTokens:
+        """The tokens of the text that decoding gives."""
+        config = self.tokens[self.model.output]
+        return config if config.same_as is None else self.tokens[config.same_as]
 
     def system_of(self, stage: Stage) -> SystemConfig:
-        """The system that the stage trains: the decoders whose losses count, and no others."""
-        unused = {
-            decoder: None for decoder in ("attention", "transducer") if not getattr(stage.weights, decoder)
-        }
-        return self.model.model_copy(update=unused)
+        """The system that the stage trains: the decoders that its losses train, and no others."""
+        decoders = {name: self.model.decoders[name] for name in self.model.decoders if name in stage.decoders}
+        return self.model.model_copy(update={"decoders": decoders})

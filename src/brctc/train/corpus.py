@@ -1,26 +1,25 @@
 """The prepared splits that a recipe trains on."""
 
-import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Protocol
 
-from brctc.data import CORPORA, Prepared, Tokenizer, prepare_manifest
-from brctc.data.manifest import manifest_digest
-from brctc.data.prepare import Progress, length_problem, training_texts
-from brctc.data.prepared import ORIGIN, splits_in
-from brctc.data.tokens import UNKNOWN_ID
-from brctc.files import write_json
-from brctc.train.config import ManifestOptions, Recipe
+from brctc.data import PreparationError, Prepared, RowSource, Source, Tokenizer, prepare_corpus
+from brctc.data.checks import LabelCounts, LengthCheck
+from brctc.data.manifest import Row
+from brctc.data.prepare_corpus import SplitProgress, origin_of
+from brctc.data.split import splits_in
+from brctc.data.text_checks import checked_labels
+from brctc.train.config import Recipe, Stage
 from brctc.train.recipe import RecipeError, differences
 
-DIGESTS = "manifest_digests"
+MOST_NAMED = 5
+MOST_UNKNOWN = 0.5
 
 
-def open_corpus(recipe: Recipe, *, as_before: bool = False) -> tuple[Prepared, Prepared]:
-    """The prepared splits train and dev; refused if they were made from something else. Of splits that are
-    known to be `as_before`, it does not matter what has become of the manifests."""
+def open_corpus(recipe: Recipe) -> tuple[Prepared, Prepared]:
+    """The prepared splits train and dev; refused if their features are others than the recipe's."""
     directory = Path(recipe.corpus.prepared)
-    check_origin(recipe, as_before)
     train, dev = Prepared(directory, "train"), Prepared(directory, "dev")
     for split in (train, dev):
         if split.feature_config != recipe.features:
@@ -31,127 +30,157 @@ def open_corpus(recipe: Recipe, *, as_before: bool = False) -> tuple[Prepared, P
     return train, dev
 
 
-MOST_NAMED = 5
-MOST_UNKNOWN = 0.5
+class HasTexts(Protocol):
+    """An example, or a row of a manifest."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def texts(self) -> Mapping[str, str]: ...
 
 
-class Texts(NamedTuple):
-    """What a tokenizer makes of a split."""
+def make_tokenizers(recipe: Recipe, read: Callable[[], Iterable[HasTexts]]) -> dict[str, Tokenizer]:
+    """The tokenizer of each text, made from what `read` gives; texts that share one have the same."""
+    made: dict[str, Tokenizer] = {}
+    for name, config in recipe.tokens.items():
+        if config.same_as is None:
+            sharing = [name, *(other for other, c in recipe.tokens.items() if c.same_as == name)]
+            made[name] = Tokenizer.train(_texts(read(), sharing), config)
+    return {name: made[config.same_as or name] for name, config in recipe.tokens.items()}
 
-    num_labels: list[int]
-    """Of every utterance."""
-    lacking: str | None
-    """What the vocabulary lacks, in words."""
+
+def _texts(examples: Iterable[HasTexts], names: list[str]) -> Iterator[str]:
+    for example in examples:
+        for name in names:
+            if name not in example.texts:
+                raise RecipeError(
+                    f"tokens.{name}: {example.id} has no {name}, but {', '.join(example.texts)}"
+                )
+            yield example.texts[name]
 
 
-def check_texts(
-    split: Prepared, tokenizer: Tokenizer, subsampling: int | None = None, *, ctc: bool = True
-) -> Texts:
-    """Refuses a split that is mostly unknown to the tokenizer and, where it is known that an encoder leaves
-    `subsampling` times fewer frames, one that has none left, or for CTC fewer than its labels need: it may
-    have been checked with other tokens, and a loss would only say that it is infinite."""
-    num_labels, unknown, example, problems = [], 0, "", []
-    for utterance in split.utterances:
-        ids = tokenizer.encode(utterance.text)
-        num_labels.append(len(ids))
-        if UNKNOWN_ID in ids:
-            unknown += ids.count(UNKNOWN_ID)
-            example = example or utterance.id
-        if subsampling is not None:
-            what = length_problem(ids if ctc else [], utterance.num_frames, tokenizer.kind, subsampling)
-            problems += [f"{utterance.id}: {what}"] if what else []
-    lacking = (
-        f"{unknown / max(1, sum(num_labels)):.1%} of the labels of {split.split!r} are not in the vocabulary "
+def length_checks(recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> list[LengthCheck]:
+    """What every text must pass: one for each that CTC aligns, or for the output if there is no CTC."""
+    aligned = {
+        loss.ctc_text
+        for stage in recipe.stages.values()
+        for loss in stage.losses.values()
+        if loss.ctc_text is not None
+    }
+    subsampling = recipe.model.encoder.subsampling
+    checks = [LengthCheck(tokenizers[text], subsampling, text) for text in sorted(aligned)]
+    output = recipe.model.output
+    return checks or [LengthCheck(tokenizers[output], subsampling, output, ctc=False)]
+
+
+def check_texts(recipe: Recipe, split: Prepared, tokenizers: Mapping[str, Tokenizer]) -> list[str]:
+    """Refuses a split that is mostly unknown to a tokenizer, or whose texts are too long for its frames: a
+    loss would only say that it is infinite. Returns what the vocabularies lack, in words."""
+    lacking = []
+    for check in length_checks(recipe, tokenizers):
+        try:
+            labels = checked_labels(split, check)
+        except PreparationError as error:
+            named = [str(problem) for problem in error.problems[:MOST_NAMED]]
+            left = len(error.problems) - MOST_NAMED
+            more = [f"and {left} more"] if left > 0 else []
+            found = "\n  ".join([*named, *more])
+            raise RecipeError(f"corpus.prepared: {split.directory} ({split.split}):\n  {found}") from None
+        if what := _lacking(split, tokenizers[check.text], labels):
+            lacking.append(what)
+    return lacking
+
+
+def _lacking(split: Prepared, tokenizer: Tokenizer, labels: LabelCounts) -> str | None:
+    if not labels.unknown:
+        return None
+    what = (
+        f"{labels.unknown / max(1, labels.labels):.1%} of the labels of {split.split!r} are not in the "
+        f"vocabulary ({tokenizer.size} {tokenizer.kind} tokens), as in {labels.example}"
     )
-    lacking += f"({tokenizer.size} {tokenizer.kind} tokens), as in {example}"
-    if unknown > MOST_UNKNOWN * sum(num_labels):
-        raise RecipeError(f"corpus.prepared: {split.directory}: {lacking}: is it another language or case?")
-    if problems:
-        more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
-        found = "\n  ".join([*problems[:MOST_NAMED], *more])
-        raise RecipeError(f"corpus.prepared: {split.directory} ({split.split}):\n  {found}")
-    return Texts(num_labels, lacking if unknown else None)
+    if labels.unknown > MOST_UNKNOWN * labels.labels:
+        raise RecipeError(f"corpus.prepared: {split.directory}: {what}: is it another language or case?")
+    return what
 
 
-def is_prepared(recipe: Recipe) -> bool:
-    """Whether all splits of the recipe's corpus are there."""
-    return not _missing(recipe)
+def check_curriculum(recipe: Recipe, stage: Stage, labels: LabelCounts) -> None:
+    """Refuses a curriculum that parts nothing."""
+    if stage.curriculum is None:
+        return
+    most = stage.curriculum.max_labels
+    if not labels.fewest <= most < labels.most:
+        found = f"{labels.fewest} to {labels.most}"
+        raise RecipeError(
+            f"curriculum.max_labels is {most}: it must part the training texts, which have {found} labels"
+        )
 
 
-def _missing(recipe: Recipe) -> list[str]:
+def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:
+    """Whether all splits of the recipe's corpus are there, made as the recipe says.
+
+    Splits that were made from something else, or from manifests that have changed since, are refused. Those
+    of `brctc prepare` say nothing of themselves: whoever names them knows them. Of splits that are known
+    to be `as_before`, it does not matter what has become of the manifests.
+    """
     directory = Path(recipe.corpus.prepared)
-    splits = recipe.corpus.manifests or ("train", "dev", "test")
-    return [split for split in splits if not (directory / f"{split}.json").exists()]
-
-
-def prepare_recipe(recipe: Recipe, progress: Progress | None = None) -> None:
-    """Prepares the recipe's corpus where the recipe says. Splits of manifests that it has prepared before are
-    kept; a corpus that comes with brctc is made as a whole."""
-    corpus, missing = recipe.corpus, _missing(recipe)
-    directory = Path(corpus.prepared)
-    check_origin(recipe)
     there = splits_in(directory)
-    if there and not (directory / ORIGIN).exists():
+    digests = {} if as_before else recipe.corpus.current_digests()
+    by_hand = []
+    for name in there:
+        split = Prepared(directory, name)
+        if split.origin is None:
+            by_hand.append(name)
+            continue
+        _check_origin(recipe, split)
+        if digests.get(name, split.source_digest) != split.source_digest:
+            raise RecipeError(
+                f"corpus.prepared: the source of {directory} ({name}) has changed since it was prepared: "
+                "name another directory or remove this one"
+            )
+    if by_hand and {"train", "dev"} <= {*there}:
+        return True
+    missing = [split for split in recipe.corpus.split_names() if split not in there]
+    if missing and by_hand:
         raise RecipeError(
             f"corpus.prepared: {directory} has no {' and '.join(missing)}, and what it has "
-            f"({', '.join(there)}) was prepared by hand: prepare the rest too, or name another directory"
+            f"({', '.join(by_hand)}) was prepared by hand: prepare the rest too, or name another directory"
         )
-    write_json(directory / ORIGIN, _origin(recipe))  # first: a preparation that was stopped goes on
-    if corpus.name is not None:
-        known = CORPORA[corpus.name]
-        features = {} if recipe.features is None else {"features": recipe.features}
-        known.prepare(corpus.prepared, known.config(**corpus.options, **features), progress)
-    else:
-        assert corpus.manifests is not None  # CorpusConfig sees to it
-        chosen = ManifestOptions(**corpus.options)
-        tokenizer = Tokenizer.train(training_texts(corpus.manifests["train"]), recipe.tokens)
-        for split, manifest in corpus.manifests.items():
-            if split not in missing:
-                continue
-            prepare_manifest(
-                manifest,
-                corpus.prepared,
-                split,
-                recipe.features,
-                tokens=tokenizer,
-                subsampling=recipe.model.encoder.subsampling,
-                speeds=chosen.speeds if split == "train" else (1.0,),
-                skip_bad=chosen.skip_bad,
-                progress=progress,
-            )
+    return not missing
 
 
-def _origin(recipe: Recipe) -> dict[str, Any]:
-    content = recipe.model_dump(mode="json")
-    origin = {key: value for key, value in content["corpus"].items() if key != "prepared"}
-    digests: dict[str, str] = {
-        split: manifest_digest(manifest)
-        for split, manifest in (recipe.corpus.manifests or {}).items()
-        if Path(manifest).is_file()
-    }
-    return origin | {"features": content["features"], DIGESTS: digests}
+def _check_origin(recipe: Recipe, split: Prepared) -> None:
+    now = origin_of(recipe.corpus, recipe.features)
+    found = next(differences(split.origin, now), None)
+    if found is not None:
+        key, old, new = found
+        raise RecipeError(
+            f"corpus.prepared: {split.directory} was prepared with {key} {old!r}, the recipe says {new!r}: "
+            "name another directory or remove this one"
+        )
 
 
-def check_origin(recipe: Recipe, as_before: bool = False) -> None:
-    """Refuses splits that were made from something else. Those from elsewhere (brctc prepare) say nothing of
-    themselves: whoever names them knows them."""
-    directory = Path(recipe.corpus.prepared)
-    path, there = directory / ORIGIN, splits_in(directory)
-    if not path.exists() or not there:
-        return
-    before, now = json.loads(path.read_text(encoding="utf-8")), _origin(recipe)
-    # of manifests that are gone, or have not been prepared yet, nothing is known
-    digests = before.pop(DIGESTS, {}), now.pop(DIGESTS)
-    kept = set() if as_before else {*there} & digests[0].keys() & digests[1].keys()
-    before[DIGESTS], now[DIGESTS] = ({split: found[split] for split in kept} for found in digests)
-    found = next(differences(before, now), None)
-    if found is None:
-        return
-    key, old, new = found
-    what = f"with {key} {old!r}, the recipe says {new!r}"
-    if key.startswith(DIGESTS):
-        manifests: dict[Any, str] = {**(recipe.corpus.manifests or {})}
-        what = f"from {manifests[key.rpartition('.')[2]]}, which has changed since"
-    raise RecipeError(
-        f"corpus.prepared: {directory} was prepared {what}: name another directory or remove this one"
+def prepare_recipe(recipe: Recipe, progress: SplitProgress | None = None, *, jobs: int | None = 1) -> None:
+    """Prepares the recipe's corpus where the recipe says; what is there as it should be is kept."""
+    sources = recipe.corpus.sources()
+    prepare_corpus(
+        recipe.corpus,
+        recipe.features,
+        check=_check_of_rows(recipe, sources["train"]),
+        jobs=jobs,
+        sources=sources,
+        progress=progress,
     )
+
+
+def _check_of_rows(recipe: Recipe, source: Source) -> LengthCheck | None:
+    """Of a manifest, whose texts are there before its features: what does not fit is known at once."""
+    if not isinstance(source, RowSource) or recipe.corpus.input != "audio":
+        return None
+
+    def rows() -> Iterator[Row]:
+        return (item for item in source.items() if isinstance(item, Row) and item.text)
+
+    if next(rows(), None) is None:
+        return None
+    return length_checks(recipe, make_tokenizers(recipe, rows))[0]

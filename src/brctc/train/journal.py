@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from brctc.files import write_text
 from brctc.progress import ProgressDisplay
@@ -17,10 +17,11 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, every step once; what a power cut has left of a last line is left
     out.
 
-    A step's line: step (of the whole run, from 1), stage, epoch, loss and its parts, rate, inter_risk
-    and final_risk (the factors), gradient_norm, frames, utterances, and seconds: {data, forward,
-    backward, optimiser}. A checkpoint's: step, stage, dev_error, dev_inter_error, dev_factor. At the
-    end of a stage: step, stage, and loss_seconds: {ctc, trim, step}.
+    A step's line: step (of the whole run, from 1), stage, epoch, loss and its terms by name, rate, factors
+    (weights and risk factors, such as "final.risk"), gradient_norm, frames, utterances, and seconds: {data,
+    forward, backward, optimiser}. A checkpoint's: step, stage, dev_loss and, if the stage has a CTC,
+    dev_error and dev_errors, if the encoder can be trimmed, dev_factor. At the end of a stage: step, stage,
+    and loss_seconds: {ctc, trim, step}.
     """
     path = RunDirectory(run_dir).metrics_file
     if not path.exists():
@@ -78,8 +79,7 @@ class Journal:
     def note(self, text: str) -> None:
         """A line of the log, with the time."""
         if self._run is not None:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-            self._log.flush()
+            _write_line(self._log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     def begin(self, stage: str, done: int, total: int) -> None:
         """A stage begins, or continues after so many of its steps."""
@@ -102,11 +102,12 @@ class Journal:
         if self._run is None:
             return
         self._write(record)
-        self.note(
-            f"step {record['step']}: loss {self._loss:.4f}, dev error {record['dev_error']:.2%} "
-            f"(intermediate {record['dev_inter_error']:.2%}), factor {record['dev_factor']:.3f}"
-        )
-        self._dev = f"dev error {record['dev_error']:.2%}  "
+        said = [f"dev loss {record['dev_loss']:.4f}"]
+        said += [f"dev error of {name} {error:.2%}" for name, error in record.get("dev_errors", {}).items()]
+        said += [f"factor {record['dev_factor']:.3f}"] if "dev_factor" in record else []
+        self.note(f"step {record['step']}: loss {self._loss:.4f}, {', '.join(said)}")
+        if "dev_error" in record:
+            self._dev = f"dev error {record['dev_error']:.2%}  "
 
     def timing(self, record: Mapping[str, Any]) -> None:
         """A line about the speed of a stage."""
@@ -114,9 +115,17 @@ class Journal:
             self._write(record)
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        self._metrics.write(json.dumps(record) + "\n")
-        self._metrics.flush()
+        _write_line(self._metrics, json.dumps(record))
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, float) and math.isfinite(value):
                     self._board.add_scalar(name, value, record["step"])
+
+
+def _write_line(file: TextIO, line: str) -> None:
+    """A line that is in the file, or an error that names it."""
+    try:
+        file.write(line + "\n")
+        file.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file.name) from None

@@ -1,66 +1,71 @@
-"""Several trainings at once, each in a process with one thread, all in one display."""
+"""Several trainings at once, in processes of their own, all in one display.
+
+Where they run is up to `Workers`: this machine (`brctc.train.local`), or a Ray cluster
+(`brctc.train.ray_workers`). What a training has reached is read from its run directory, so that must be a
+folder that every worker sees.
+"""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, Protocol
 
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory
 from brctc.train.config import Recipe
-from brctc.train.run import Interrupted
-from brctc.train.stages import is_trained, train
+from brctc.train.stages import is_trained
 
 POLL_S = 0.5
 TAIL_BYTES = 1 << 16
-STOPPED = 130  # exit code of a training that was stopped by a signal
 
 
-class Training(NamedTuple):
-    """A training in a process of its own, and what that says on stderr."""
+class Training(Protocol):
+    """A training somewhere."""
 
-    process: subprocess.Popen[str]
-    errors: IO[str]
+    def running(self) -> bool: ...
 
-    def failed(self) -> bool:
-        """Whether it has ended without a model."""
-        return self.process.poll() not in (None, 0)
+    def failure(self) -> str | None:
+        """Why it has ended without a model; None if it has not."""
+        ...
 
     def stop(self) -> None:
-        """Tells it to end its step and write a checkpoint: once, for a second signal would kill it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        """Tells it to end its step and write a checkpoint."""
+        ...
 
-    def reason(self) -> str:
-        """Why."""
-        self.errors.seek(0)
-        return self.errors.read().strip() or f"exit code {self.process.returncode}"
+    def wait(self) -> None:
+        """Until it has ended."""
+        ...
 
 
-def train_side_by_side(recipes: Mapping[str, Recipe], directory: Path, *, at_once: int | None = None) -> None:
-    """Trains each recipe in the folder of its name, so many at a time (all by default); continues what was
-    begun.
+class Workers(Protocol):
+    """What trainings run on."""
+
+    at_once: int | None
+    """How many at a time; None if the workers decide themselves."""
+
+    def start(self, recipe: Recipe, run_dir: Path) -> Training:
+        """Begins or continues a training."""
+        ...
+
+
+def train_all(recipes: Mapping[str, Recipe], directory: Path, workers: Workers) -> None:
+    """Trains each recipe in the folder of its name; continues what was begun, and leaves alone what is done.
 
     When one fails, or on Ctrl-C, all end their step and write a checkpoint.
     """
     waiting = [name for name, recipe in recipes.items() if not is_trained(recipe, directory / name)]
-    at_once = at_once or len(recipes)
+    at_once = workers.at_once or len(recipes)
     with _display(recipes, directory) as show, _trainings() as trainings:
         while True:
-            running = sum(training.process.poll() is None for training in trainings.values())
+            running = sum(training.running() for training in trainings.values())
             for name, training in trainings.items():
-                if training.failed():
-                    raise ValueError(f"the training of {name} has failed: {training.reason()}")
+                if (reason := training.failure()) is not None:
+                    raise ValueError(f"the training of {name} has failed: {reason}")
             for name in waiting[: at_once - running]:
-                trainings[name] = _start(recipes[name], directory / name)
+                trainings[name] = workers.start(recipes[name], directory / name)
                 waiting.remove(name)
                 running += 1
             show()
@@ -82,24 +87,7 @@ def _trainings() -> Iterator[dict[str, Training]]:
         for training in trainings.values():
             training.stop()
         for training in trainings.values():
-            training.process.wait()
-            training.errors.close()
-
-
-def _start(recipe: Recipe, run_dir: Path) -> Training:
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the training)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "brctc.train.launch", str(run_dir)],
-        stdin=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # Ctrl-C is for this process alone, which then tells the others
-    )
-    assert process.stdin is not None
-    process.stdin.write(recipe.model_dump_json() + "\n")
-    process.stdin.flush()
-    return Training(process, errors)
+            training.wait()
 
 
 @contextmanager
@@ -141,27 +129,3 @@ def last_record(run_dir: Path) -> dict[str, Any]:
         if line.strip(b"\0"):  # of a power cut
             found |= json.loads(line)
     return found
-
-
-def main() -> None:
-    """Trains the recipe on stdin. The end of stdin is the end of whoever waits for the training."""
-    import torch
-
-    torch.set_num_threads(1)
-    recipe = Recipe.model_validate_json(sys.stdin.readline())
-
-    def stop_with_parent() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop_with_parent, daemon=True).start()
-    try:
-        train(recipe, sys.argv[1], resume=True, progress=False)
-    except Interrupted:
-        sys.exit(STOPPED)
-    except (ValueError, OSError, ArithmeticError) as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,8 @@
-"""What changes over the steps of a stage: the learning rate and the risk. Pure functions."""
+"""The learning rate over the steps of a stage, a pure function."""
 
 import math
-from itertools import pairwise
 
-from brctc.risk import BayesRisk, DelayPenalty, EarlyEmission, EarlyFinish
-from brctc.train.config import Factor, OptimiserConfig, RiskConfig
-
-_RISKS = {"early-finish": EarlyFinish, "early-emission": EarlyEmission, "delay-penalty": DelayPenalty}
+from brctc.train.config import OptimiserConfig
 
 
 def learning_rate(optimiser: OptimiserConfig, step: int, total_steps: int) -> float:
@@ -27,23 +23,3 @@ def learning_rate(optimiser: OptimiserConfig, step: int, total_steps: int) -> fl
     held = max(hold * total_steps, warmup)
     way = min(max((number - held) / max(total_steps - held, 1), 0.0), 1.0)
     return optimiser.peak_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * way)) / 2)
-
-
-def risk_factor(factor: Factor, step: int) -> float:
-    """The factor at a step: constant, or on straight lines between points, level outside them."""
-    if isinstance(factor, int | float):
-        return factor
-    if step <= factor[0][0]:
-        return factor[0][1]
-    for (start, low), (end, high) in pairwise(factor):
-        if step < end:
-            return low + (high - low) * (step - start) / (end - start)
-    return factor[-1][1]
-
-
-def risk_at(risk: RiskConfig, step: int) -> BayesRisk | None:
-    """The risk of a step; None where it is plain CTC."""
-    factor = risk_factor(risk.factor, step)
-    if risk.kind == "none" or factor == 0:
-        return None
-    return _RISKS[risk.kind](factor)

@@ -2,50 +2,59 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from safetensors.torch import save
 
-from brctc.data import Prepared, Tokenizer, make_batch
 from brctc.files import write_bytes
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models import System
-from brctc.risk import BayesRisk
+from brctc.train.config import CTCConfig
+from brctc.train.factors import factor_at
+from brctc.train.run_context import Moment, Run
+from brctc.train.validation import load_examples
 
 
-def write_snapshot(
-    path: Path,
-    system: System,
-    prepared: Prepared,
-    tokenizer: Tokenizer,
-    indices: Sequence[int],
-    risk: BayesRisk | None,
-    description: dict[str, object],
-) -> None:
-    """One safetensors file: for utterance i of `indices`, "i.posterior" and "i.gradient", (T, C) float16.
+def write_snapshot(run: Run, moment: Moment, stage: str, ctc: CTCConfig, system: System) -> None:
+    """One safetensors file: for utterance i, "i.posterior" and "i.gradient", (T, C) float16.
 
-    The posterior is the intermediate CTC's, online the only one's; the gradient is that of its loss,
-    with the risk of the moment, with respect to log_probs. The file's metadata hold ids, texts and the
-    description as JSON.
+    They are of one CTC output; the gradient is that of its loss, with the risk of the moment, with respect
+    to log_probs. The file's metadata hold ids, texts and where the run is as JSON.
     """
+    step = moment.position.step
+    count = min(run.recipe.monitor.snapshot_utterances, len(run.dev))
+    tensors, ids, texts = {}, [], []
+    for i in range(count):
+        posterior, gradient = _look(run, system, ctc, step, [i])
+        tensors[f"{i}.posterior"], tensors[f"{i}.gradient"] = posterior, gradient
+        ids.append(run.dev.examples[i].id)
+        texts.append(run.dev.examples[i].texts[ctc.text])
+    metadata = {
+        "ids": ids,
+        "texts": texts,
+        "step": moment.done,
+        "stage": stage,
+        "risk": ctc.risk.kind,
+        "factor": factor_at(ctc.risk.factor, step),
+    }
+    path = run.files.snapshot_file(moment.done)
+    write_bytes(path, save(tensors, {name: json.dumps(value) for name, value in metadata.items()}))
+
+
+def _look(
+    run: Run, system: System, ctc: CTCConfig, step: int, indices: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     was_training = system.training
     system.eval()
-    device = next(system.parameters()).device
-    tensors, ids, texts = {}, [], []
-    for i, index in enumerate(indices):
-        batch = make_batch(prepared, [index], tokenizer)
-        with torch.no_grad():
-            encoded = system.encode(batch.features.to(device), batch.lengths.to(device), None)
-        log_probs = encoded.inter_logits.float().log_softmax(-1).transpose(0, 1).requires_grad_()
-        loss = bayes_risk_ctc_loss(
-            log_probs, batch.targets, encoded.inter_lengths, batch.target_lengths, risk, reduction="sum"
-        )
-        (gradient,) = torch.autograd.grad(loss, log_probs)
-        tensors[f"{i}.posterior"] = log_probs.detach()[:, 0].exp().half().cpu().contiguous()
-        tensors[f"{i}.gradient"] = gradient[:, 0].half().cpu().contiguous()
-        ids.append(batch.ids[0])
-        texts.append(batch.texts[0])
+    batch = load_examples(run.dev, indices, run).to(system.device)
+    with torch.no_grad():
+        logits, lengths = system.encode(batch.source).logits(ctc.on, ctc.text)
+    log_probs = logits.float().log_softmax(-1).transpose(0, 1).requires_grad_()
+    targets = batch.targets[ctc.text]
+    loss = bayes_risk_ctc_loss(
+        log_probs, targets.values, lengths, targets.lengths, ctc.risk.at(step), reduction="sum"
+    )
+    (gradient,) = torch.autograd.grad(loss, log_probs)
     system.train(was_training)
-    metadata = {"ids": ids, "texts": texts, **description}
-    write_bytes(path, save(tensors, {name: json.dumps(value) for name, value in metadata.items()}))
+    posterior = log_probs.detach()[:, 0].exp().half().cpu().contiguous()
+    return posterior, gradient[:, 0].half().cpu().contiguous()

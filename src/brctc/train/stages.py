@@ -2,20 +2,20 @@
 
 import fcntl
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from brctc.data import Prepared, Tokenizer, feature_statistics
+from brctc.data import Prepared, Tokenizer
+from brctc.data.sampling import derive_seed
+from brctc.data.text_checks import checked_labels
 from brctc.files import read_json, remove_unfinished, write_json
-from brctc.models import Model, System, count_parameters, load_model, save_model
+from brctc.models import System, count_parameters, load_model, save_model
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory, model_directory
-from brctc.train.batch_order import derive_seed
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -25,14 +25,25 @@ from brctc.train.checkpoint import (
     load_state,
     set_aside_damaged,
 )
-from brctc.train.config import Recipe
-from brctc.train.corpus import check_texts, is_prepared, open_corpus, prepare_recipe
-from brctc.train.distributed import Processes, processes
+from brctc.train.config import CTCConfig, Recipe
+from brctc.train.corpus import (
+    check_curriculum,
+    check_texts,
+    is_prepared,
+    length_checks,
+    make_tokenizers,
+    open_corpus,
+    prepare_recipe,
+)
+from brctc.train.engine import Processes, attempt, processes
+from brctc.train.factors import factor_at
+from brctc.train.inherit import inherit, inherit_start
 from brctc.train.journal import Journal
 from brctc.train.loop import StageLoop
+from brctc.train.objective import Objective
 from brctc.train.recipe import RecipeError, differences, read_recipe
-from brctc.train.run import Moment, Run, StopSignal
-from brctc.train.schedule import risk_factor
+from brctc.train.run_context import Moment, Run
+from brctc.train.signals import StopSignal
 
 
 def train(
@@ -42,6 +53,7 @@ def train(
     *,
     fall_back: bool = False,
     progress: bool = True,
+    jobs: int | None = 1,
 ) -> Path:
     """Trains all stages of a recipe in `run_dir` and returns the directory of the model.
 
@@ -51,109 +63,112 @@ def train(
             at the end, model/.
         resume: continue a run that was stopped or killed, exactly as it would have gone on. A run that
             has not come to its first checkpoint starts again; one that is complete is left as it is.
+            Processes that torchrun has restarted resume by themselves.
         fall_back: set damaged checkpoints aside and resume from the newest good one.
         progress: show bars.
+        jobs: processes that prepare the corpus, as of `brctc.data.prepare_split`.
     """
     files = RunDirectory(run_dir)
-    run_dir = files.path
-    aside: list[Path] = []
+    resume = resume or attempt() > 0
     with processes() as group, ExitStack() as stack:
         _check_device(recipe, group)
+        aside: list[Path] = []
         if group.first:
             stack.enter_context(_locked(files))
-            _begin_or_continue(recipe, files, resume)
-        group.wait()
+            aside = _make_ready(recipe, files, resume, fall_back, progress, jobs)
+        group.wait_for_first("corpus")
         if files.has_model:
             return files.model
-        if group.first:
-            for written in (files.path, files.checkpoints, files.snapshots):
-                remove_unfinished(written)
-            if fall_back:
-                aside = set_aside_damaged(files.checkpoints)
-            if not is_prepared(recipe):
-                with ProgressDisplay(visible=progress) as display:
-                    prepare_recipe(recipe, partial(display.show, "preparing data"))
-        group.wait()
-        train_split, dev_split = open_corpus(recipe, as_before=files.data_file.exists())
-        group.wait()
-        _check_data(files, (train_split, dev_split), group)
-        tokenizer = _tokenizer(recipe, files, train_split, group)
-        found = latest_checkpoint(files.checkpoints) if resume else None
-        moment = Moment.from_state(found[1].state) if found else Moment()
-        journal = Journal(
-            files if group.first else None,
-            done=moment.done,
-            tensorboard=recipe.monitor.tensorboard,
-            progress=progress and group.first,
-        )
-        stack.enter_context(journal)
+        run, found = _open_run(recipe, files, group, resume, progress, stack)
         for path in aside:
-            journal.note(f"set aside: {path.name}")
-        ctc = any(stage.weights.ctc for stage in recipe.stages.values())
-        texts = check_texts(train_split, tokenizer, recipe.model.encoder.subsampling, ctc=ctc)
-        for lacking in filter(None, (texts.lacking, check_texts(dev_split, tokenizer).lacking)):
-            journal.note(lacking)
-        stop = stack.enter_context(StopSignal())
-        run = Run(recipe, files, train_split, dev_split, tokenizer, texts.num_labels, group, journal, stop)
-        system, optimiser_state = _begin(run, moment, found)
-        stages = list(recipe.stages.values())
-        while True:
-            if not moment.finished:
-                journal.note(_describe_stage(run, moment, system))
-                group.copy_from_first([*system.parameters(), *system.buffers()])
-                moment = StageLoop(run, system, moment, optimiser_state)()
-            if moment.stage + 1 == len(stages):
-                break
-            moment = Moment(stage=moment.stage + 1, done=moment.done, seconds=moment.seconds)
-            before, system, optimiser_state = system, _system(run, moment.stage), None
-            inherit(system, before, stages[moment.stage].inherit or "whole")
+            run.journal.note(f"set aside: {path.name}")
+        moment = _train_stages(run, found)
         if group.first:
             _write_model(run, moment)
         group.wait()
     return files.model
 
 
+def _make_ready(
+    recipe: Recipe, files: RunDirectory, resume: bool, fall_back: bool, progress: bool, jobs: int | None
+) -> list[Path]:
+    """What the first process does alone: the run is begun or continued, and its corpus is there. Returns
+    the checkpoints that were set aside."""
+    _begin_or_continue(recipe, files, resume)
+    if files.has_model:
+        return []
+    for written in (files.path, files.checkpoints, files.snapshots):
+        remove_unfinished(written)
+    aside = set_aside_damaged(files.checkpoints) if fall_back else []
+    if not is_prepared(recipe, as_before=files.data_file.exists()):
+        with ProgressDisplay(visible=progress) as display:
+            show = lambda split, done, total: display.show(f"preparing {split}", done, total)  # noqa: E731
+            prepare_recipe(recipe, show, jobs=jobs)
+    train_split, dev_split = open_corpus(recipe)
+    _check_data(files, (train_split, dev_split))
+    if not files.tokens_file.exists():
+        made = _first_tokenizers(recipe, train_split)
+        write_json(files.tokens_file, {text: tokenizer.to_dict() for text, tokenizer in made.items()})
+    return aside
+
+
+def _open_run(
+    recipe: Recipe, files: RunDirectory, group: Processes, resume: bool, progress: bool, stack: ExitStack
+) -> tuple[Run, tuple[Path, Checkpoint] | None]:
+    """All that the stages need, and the checkpoint to go on from."""
+    train_split, dev_split = open_corpus(recipe)
+    tokenizers = _read_tokenizers(files)
+    found = latest_checkpoint(files.checkpoints) if resume else None
+    journal = Journal(
+        files if group.first else None,
+        done=Moment.from_state(found[1].state).done if found else 0,
+        tensorboard=recipe.monitor.tensorboard,
+        progress=progress and group.first,
+    )
+    stack.enter_context(journal)
+    if group.first:  # what it finds is stored beside the splits
+        for split in (train_split, dev_split):
+            for lacking in check_texts(recipe, split, tokenizers):
+                journal.note(lacking)
+        labels = checked_labels(train_split, length_checks(recipe, tokenizers)[0])
+        for stage in recipe.stages.values():
+            check_curriculum(recipe, stage, labels)
+    group.wait_for_first("texts")
+    stop = stack.enter_context(StopSignal())
+    return Run(recipe, files, train_split, dev_split, tokenizers, group, journal, stop), found
+
+
+def _train_stages(run: Run, found: tuple[Path, Checkpoint] | None) -> Moment:
+    moment = Moment.from_state(found[1].state) if found else Moment()
+    objective, optimiser_state = _begin(run, moment, found)
+    stages = list(run.recipe.stages.values())
+    while True:
+        if not moment.finished:
+            run.journal.note(_describe_stage(run, moment, objective.system))
+            moment = StageLoop(run, objective, moment, optimiser_state)()
+        if moment.stage + 1 == len(stages):
+            return moment
+        moment = Moment(stage=moment.stage + 1, done=moment.done, seconds=moment.seconds)
+        before, objective, optimiser_state = objective, _objective(run, moment.stage), None
+        inherit(objective.system, before.system, stages[moment.stage].inherit or "whole")
+
+
 def _begin(
     run: Run, moment: Moment, found: tuple[Path, Checkpoint] | None
-) -> tuple[System, dict[str, Any] | None]:
-    """The system as a checkpoint, another run or nothing leaves it, and the optimiser's state."""
-    system = _system(run, moment.stage)
+) -> tuple[Objective, dict[str, Any] | None]:
+    """The objective as a checkpoint, another run or nothing leaves it, and the optimiser's state."""
+    objective = _objective(run, moment.stage)
     if found is not None:
         path, checkpoint = found
-        _load_weights(system, checkpoint.model, path)
+        _load_weights(objective, checkpoint.model, path)
         run.journal.note(f"resumed from {path.name}")
-        return system, checkpoint.optimiser
+        return objective, checkpoint.optimiser
     if run.recipe.start is not None:
-        _inherit_start(system, run.recipe, load_model(model_directory(run.recipe.start)))
+        inherit_start(objective.system, run.recipe, load_model(model_directory(run.recipe.start)))
         run.journal.note(f"starts with {run.recipe.start}")
-    elif run.recipe.model.normalisation == "global":
-        system.set_statistics(*feature_statistics(run.train))
-    return system, None
-
-
-def inherit(system: System, before: System, what: str) -> None:
-    """Takes over weights of the stage before: "whole" all that both systems have, "encoder" no decoder's."""
-    decoders = ("attention.", "transducer.")
-    own = system.state_dict()
-    weights = {
-        name: tensor
-        for name, tensor in before.state_dict().items()
-        if name in own and not (what == "encoder" and name.startswith(decoders))
-    }
-    for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
-            shapes = f"{tuple(tensor.shape)} there and {tuple(own[name].shape)} here"
-            raise RecipeError(f"cannot inherit {name}: it has shape {shapes}")
-    system.load_state_dict(own | weights)
-
-
-def _begin_or_continue(recipe: Recipe, run: RunDirectory, resume: bool) -> None:
-    if not has_begun(run):
-        begin_run(recipe, run)
-    elif not resume:
-        raise FileExistsError(f"{run.path} holds a run already: resume it, or choose another directory")
-    else:
-        check_same_recipe(recipe, run)
+    elif run.recipe.model.normalisation == "global" and run.train.storage.kind != "text":
+        objective.system.set_statistics(*run.train.statistics())
+    return objective, None
 
 
 def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
@@ -164,103 +179,13 @@ def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
     return run.has_model
 
 
-def _inherit_start(system: System, recipe: Recipe, model: Model) -> None:
-    if model.tokenizer.kind != recipe.tokens.kind:
-        raise RecipeError(
-            f"start: {recipe.start} has {model.tokenizer.kind} tokens, not {recipe.tokens.kind}"
-        )
-    if model.features != recipe.features:
-        raise RecipeError(f"start: {recipe.start} takes features {model.features}, not {recipe.features}")
-    if model.system.config.normalisation != recipe.model.normalisation:
-        raise RecipeError(f"start: {recipe.start} has another model.normalisation than the recipe")
-    try:
-        inherit(system, model.system, next(iter(recipe.stages.values())).inherit or "whole")
-    except RecipeError as error:
-        raise RecipeError(f"start: {recipe.start}: {error}") from None
-
-
-def _system(run: Run, stage: int) -> System:
-    """A fresh system for a stage, the same whenever it is made."""
-    recipe = run.recipe
-    torch.manual_seed(derive_seed(recipe.seed, "weights", stage))
-    config = recipe.system_of(list(recipe.stages.values())[stage])
-    system = System(config, run.train.feature_dim, run.tokenizer.size)
-    return system.to(run.processes.device)
-
-
-def _load_weights(system: System, weights: dict[str, torch.Tensor], path: Path) -> None:
-    try:
-        system.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"the checkpoint {path} is of another model: {error}") from error
-
-
-def _describe_stage(run: Run, moment: Moment, system: System) -> str:
-    name = list(run.recipe.stages)[moment.stage]
-    return (
-        f"stage {name} ({moment.stage + 1} of {len(run.recipe.stages)}), from step "
-        f"{moment.position.step}: {count_parameters(system):,} parameters, "
-        f"{len(run.train.utterances)} utterances, {run.processes.count} processes of "
-        f"{torch.get_num_threads()} threads on {run.processes.device}"
-    )
-
-
-def _write_model(run: Run, moment: Moment) -> None:
-    """The mean of the last stage's last checkpoints, with all that decoding needs."""
-    name, stage = list(run.recipe.stages.items())[-1]
-    paths = [
-        path
-        for path in list_checkpoints(run.files.checkpoints)
-        if (state := load_state(path))["regular"] and state["stage"] == moment.stage
-    ]
-    averaged = paths[-run.recipe.checkpoints.average :]
-    system = _system(run, moment.stage).cpu()
-    _load_weights(system, average_weights(averaged), averaged[-1])
-    risk = run.recipe.risk_of(stage)
-    description = {
-        "risk": {"kind": risk.kind, "factor": risk_factor(risk.factor, moment.position.step)},
-        "final_risk": stage.final_risk.kind,
-        "stage": name,
-        "steps": moment.done,
-        "seconds": round(moment.seconds, 1),
-        "averaged": [path.name for path in averaged],
-        "recipe": run.recipe.model_dump(mode="json"),
-    }
-    save_model(run.files.model, system, run.tokenizer, run.recipe.features, stage.trim, description)
-    run.journal.note(
-        f"model of {len(averaged)} checkpoints after {moment.done} steps, {moment.seconds:.0f} s"
-    )
-
-
-def _tokenizer(recipe: Recipe, files: RunDirectory, train_split: Prepared, group: Processes) -> Tokenizer:
-    """Taken over from `start` or made from the training texts, once; a resumed run has its own again."""
-    path = files.tokens_file
-    if group.first and not path.exists():
-        if recipe.start is not None:
-            tokenizer = load_model(model_directory(recipe.start)).tokenizer
-        else:
-            tokenizer = Tokenizer.train(
-                [utterance.text for utterance in train_split.utterances], recipe.tokens
-            )
-        write_json(path, tokenizer.to_dict())
-    group.wait()
-    return Tokenizer.from_dict(read_json(path))
-
-
-def _check_data(files: RunDirectory, splits: Sequence[Prepared], group: Processes) -> None:
-    """A resumed run goes on exactly as it would have: with the same utterances."""
-    path = files.data_file
-    now = {split.split: split.digest() for split in splits}
-    if group.first and not path.exists():
-        write_json(path, now)
-    group.wait()
-    before = read_json(path)
-    for split in splits:
-        if before[split.split] != now[split.split]:
-            raise RecipeError(
-                f"{files.path} was begun with another split {split.split!r} than {split.directory} has now: "
-                "prepare what it was, or choose another directory for a new run"
-            )
+def _begin_or_continue(recipe: Recipe, run: RunDirectory, resume: bool) -> None:
+    if not has_begun(run):
+        begin_run(recipe, run)
+    elif not resume:
+        raise FileExistsError(f"{run.path} holds a run already: resume it, or choose another directory")
+    else:
+        check_same_recipe(recipe, run)
 
 
 def has_begun(run: RunDirectory) -> bool:
@@ -287,6 +212,99 @@ def begin_run(recipe: Recipe, run: RunDirectory) -> None:
     for written in (run.tokens_file, run.data_file):
         written.unlink(missing_ok=True)
     write_json(run.recipe_file, recipe.model_dump(mode="json"))
+
+
+def _objective(run: Run, stage: int) -> Objective:
+    """A fresh system with the losses of a stage, the same whenever it is made."""
+    recipe = run.recipe
+    torch.manual_seed(derive_seed(recipe.seed, "weights", stage))
+    config = list(recipe.stages.values())[stage]
+    text_source = run.train.storage.kind == "text"
+    input_size = run.tokenizers["source"].size if text_source else run.train.feature_dim
+    sizes = {text: tokenizer.size for text, tokenizer in run.tokenizers.items()}
+    system = System(recipe.system_of(config), input_size, sizes)
+    return Objective(system, config.losses, config.trim).to(run.processes.device)
+
+
+def _load_weights(module: torch.nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint {path} is of another model: {error}") from error
+
+
+def _describe_stage(run: Run, moment: Moment, system: System) -> str:
+    name = list(run.recipe.stages)[moment.stage]
+    return (
+        f"stage {name} ({moment.stage + 1} of {len(run.recipe.stages)}), from step "
+        f"{moment.position.step}: {count_parameters(system):,} parameters, "
+        f"{len(run.train):,} utterances, {run.processes.count} processes of "
+        f"{torch.get_num_threads()} threads on {run.processes.device}"
+    )
+
+
+def _write_model(run: Run, moment: Moment) -> None:
+    """The mean of the last stage's last checkpoints, with all that decoding needs."""
+    name, stage = list(run.recipe.stages.items())[-1]
+    paths = [
+        path
+        for path in list_checkpoints(run.files.checkpoints)
+        if (state := load_state(path))["regular"] and state["stage"] == moment.stage
+    ]
+    averaged = paths[-run.recipe.checkpoints.average :]
+    objective = _objective(run, moment.stage).cpu()
+    _load_weights(objective, average_weights(averaged), averaged[-1])
+    ctcs = {term: loss for term, loss in stage.losses.items() if isinstance(loss, CTCConfig)}
+    description = {
+        "risks": {
+            term: {"kind": ctc.risk.kind, "factor": factor_at(ctc.risk.factor, moment.position.step)}
+            for term, ctc in ctcs.items()
+        },
+        "spikes_moved": any(ctc.risk.moves_spikes for ctc in ctcs.values()),
+        "corpus": run.recipe.corpus.kind,
+        "stage": name,
+        "steps": moment.done,
+        "seconds": round(moment.seconds, 1),
+        "averaged": [path.name for path in averaged],
+        "recipe": run.recipe.model_dump(mode="json"),
+    }
+    save_model(
+        run.files.model, objective.system, run.tokenizers, run.recipe.features, stage.trim, description
+    )
+    run.journal.note(
+        f"model of {len(averaged)} checkpoints after {moment.done} steps, {moment.seconds:.0f} s"
+    )
+
+
+def _first_tokenizers(recipe: Recipe, train_split: Prepared) -> Mapping[str, Tokenizer]:
+    """Taken over from `start`, or made from the training texts, once; a resumed run has its own again."""
+    if recipe.start is not None:
+        return load_model(model_directory(recipe.start)).tokenizers
+    return make_tokenizers(recipe, train_split.iterate)
+
+
+def _read_tokenizers(files: RunDirectory) -> dict[str, Tokenizer]:
+    content = read_json(files.tokens_file)
+    if not isinstance(content, dict):
+        raise ValueError(f"{files.tokens_file} is damaged: it holds no tokenizers")
+    try:
+        return {text: Tokenizer.from_dict(saved) for text, saved in content.items()}
+    except ValueError as error:
+        raise ValueError(f"{files.tokens_file} is damaged: {error}") from None
+
+
+def _check_data(files: RunDirectory, splits: Sequence[Prepared]) -> None:
+    """A resumed run goes on exactly as it would have: with the same utterances."""
+    now = {split.split: split.digest() for split in splits}
+    if not files.data_file.exists():
+        write_json(files.data_file, now)
+    before = read_json(files.data_file)
+    for split in splits:
+        if not isinstance(before, dict) or before.get(split.split) != now[split.split]:
+            raise RecipeError(
+                f"{files.path} was begun with another split {split.split!r} than {split.directory} has now: "
+                "prepare what it was, or choose another directory for a new run"
+            )
 
 
 def _check_device(recipe: Recipe, group: Processes) -> None:

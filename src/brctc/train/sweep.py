@@ -7,10 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
-from brctc.data import Config
-from brctc.models import EmformerConfig
-from brctc.train.config import KeyedError, NotNegative, Positive, Recipe
-from brctc.train.recipe import RecipeError, describe_problems, differences, load_recipe, read_with_bases
+from brctc.config import Config, KeyedError, NotNegative, Positive, describe_problems
+from brctc.train.config import CTCConfig, Recipe
+from brctc.train.recipe import RecipeError, differences, load_recipe, read_with_bases
 
 SIZES: tuple[str, ...] = ("model.encoder.chunk_frames", "model.encoder.right_context_frames")
 
@@ -105,9 +104,10 @@ def load_sweep(path: str | Path, out: str | Path, overrides: Mapping[str, Any] |
         frame_ms = _frame_ms(load_recipe(sweep.recipe, *layers, source=source), source)
         sizes = (_frames(f"{path}: blocks: {name}", ms, frame_ms) for ms in (chunk_ms, right_ms))
         recipe = load_recipe(sweep.recipe, *layers, dict(zip(SIZES, sizes, strict=True)), source=source)
-        if [*recipe.stages.values()][-1].final_risk.kind == "early-finish":
-            problem = "early-finish has no latency: its spikes are not where the words are"
-            raise RecipeError(f"{source}: final_risk: {problem}")
+        for term, loss in [*recipe.stages.values()][-1].losses.items():
+            if isinstance(loss, CTCConfig) and loss.risk.moves_spikes:
+                problem = f"{loss.risk.kind} has no latency: its spikes are not where the words are"
+                raise RecipeError(f"{source}: losses.{term}.risk: {problem}")
         return Cell(f"{name}-{chunk_ms:g}+{right_ms:g}", name, chunk_ms, right_ms, recipe)
 
     wanted = {
@@ -152,8 +152,8 @@ def _check_same_corpus(path: Path, first: Cell, other: Cell) -> None:
 
 def _frame_ms(recipe: Recipe, source: str) -> float:
     """From one frame of the encoder to the next; one that takes no chunks is refused."""
-    if not isinstance(recipe.model.encoder, EmformerConfig):
-        raise RecipeError(f"{source} is not online: its encoder is no emformer")
+    if not recipe.model.streaming:
+        raise RecipeError(f"{source} needs a streaming encoder (kind: emformer)")
     return recipe.model.encoder.subsampling * recipe.frame_shift_ms
 
 

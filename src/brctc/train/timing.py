@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from brctc.data import Batch
-from brctc.models import Objective, System
-from brctc.models.system import ctc_loss
-from brctc.trim import trim
+from brctc.data.batch import Batch, Padded
+from brctc.train.losses import CTCConfig, ctc_loss
+from brctc.train.objective import TOTAL, Objective
 
 REPEATS = 3
 
@@ -28,41 +27,31 @@ def step_shares(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {name: seconds / everything for name, seconds in totals.items()}
 
 
-def loss_seconds(system: System, batch: Batch, objective: Objective) -> dict[str, float]:
-    """Medians for one batch: "ctc" (both CTC losses with their gradients), "trim", and "step", the
+def loss_seconds(objective: Objective, batch: Batch, step: int) -> dict[str, float]:
+    """Medians for one batch: "ctc" (all CTC losses with their gradients), "trim", and "step", the
     forward and backward pass of the whole system, these included."""
-    targets = (batch.targets, batch.target_lengths)
+    system, trim = objective.system, objective.trim
     with torch.no_grad():
-        whole = system.encode(batch.features, batch.lengths)
-        encoded = system.encode(batch.features, batch.lengths, objective.trim)
-    weights = objective.weights(system.config)
-    outputs = []
-    if "inter_ctc" in weights:
-        outputs.append((encoded.inter_logits, encoded.inter_lengths, objective.inter_risk))
-    if "ctc" in weights:
-        outputs.append((encoded.logits, encoded.lengths, objective.final_risk))
+        whole = system.encode(batch.source)
+        encoded = system.encode(batch.source, trim)
+    ctcs = [config for config in objective.configs.values() if isinstance(config, CTCConfig)]
+    outputs = [(encoded.logits(ctc.on, ctc.text), ctc) for ctc in ctcs]
 
     def losses() -> None:
-        for logits, lengths, risk in outputs:
-            ctc_loss(logits.detach().requires_grad_(), lengths, *targets, risk).backward()
+        for (logits, lengths), ctc in outputs:
+            scores = Padded(logits.detach().requires_grad_(), lengths)
+            ctc_loss(scores, batch.targets[ctc.text], ctc.risk.at(step)).backward()
 
     def trimming() -> None:
-        if objective.trim is not None:
-            rule = objective.trim
-            trim(
-                whole.hidden,
-                whole.lengths,
-                whole.inter_logits,
-                threshold=rule.threshold,
-                margin=rule.margin,
-                from_logits=True,
-            )
+        tap = system.config.encoder.trims_at
+        if trim is not None and tap is not None:
+            whole.kept_lengths(tap, trim)
 
-    def step() -> None:
-        loss = system(batch, objective)["loss"]
-        torch.autograd.grad(loss, list(system.parameters()), allow_unused=True)
+    def whole_step() -> None:
+        loss = objective(batch, step)[TOTAL]
+        torch.autograd.grad(loss, list(objective.parameters()), allow_unused=True)
 
-    return {name: _median(work) for name, work in (("ctc", losses), ("trim", trimming), ("step", step))}
+    return {name: _median(work) for name, work in (("ctc", losses), ("trim", trimming), ("step", whole_step))}
 
 
 def _median(work: Callable[[], None]) -> float:

@@ -1,55 +1,92 @@
 """A quick look at the development set while training."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
-from brctc.data import Prepared, Tokenizer, make_batch, plan_batches
-from brctc.decode import ctc_greedy
-from brctc.evaluate.error_rate import error_rate
+from brctc.data import Prepared
+from brctc.data.batch import Batch, Padded, pad
+from brctc.decode.ctc import ctc_greedy
+from brctc.evaluate.error_rate import error_rate, unit_of
 from brctc.models import System, TrimConfig
-from brctc.train.config import Recipe
-from brctc.train.distributed import Processes
+from brctc.train.config import CTCConfig, Stage
+from brctc.train.objective import TOTAL, Objective
+from brctc.train.run_context import Run
+
+BATCH = 16
 
 
 @torch.no_grad()
-def validate(
-    system: System,
-    dev: Prepared,
-    tokenizer: Tokenizer,
-    recipe: Recipe,
-    trim: TrimConfig | None,
-    processes: Processes,
-) -> dict[str, float]:
-    """Error rates of both CTC outputs, decoded greedily, and the down-sampling factor.
+def validate(objective: Objective, run: Run, stage: Stage, step: int) -> dict[str, Any]:
+    """The loss and, for every CTC of the stage, the error rate when it is decoded greedily.
 
-    The factor is what trimming by the intermediate posterior keeps, or would keep where the stage does
-    not trim yet. Online systems have one output, which counts as both. Every process decodes a part.
+    "dev_error" is that of the last one, "dev_errors" has all by name. "dev_factor" is what trimming keeps, or
+    would keep where the stage does not trim yet, if the encoder can be trimmed. Every process does a part.
     """
-    step = max(1, len(dev.utterances) // recipe.monitor.dev_utterances)
-    chosen = range(0, len(dev.utterances), step)[: recipe.monitor.dev_utterances]
-    utterances = [dev.utterances[i] for i in chosen]
-    batch_s = max(recipe.batch_s, *(utterance.duration_s for utterance in utterances))
-    planned = plan_batches(utterances, batch_s, seed=0, epoch=0)
-    rule = trim or TrimConfig.model_validate({})
-    unit = "char" if recipe.tokens.kind == "char" else "word"
-    texts: list[str] = []
-    final: list[str] = []
-    inter: list[str] = []
-    kept = frames = 0
+    system = objective.system
+    ctcs = {name: loss for name, loss in stage.losses.items() if isinstance(loss, CTCConfig)}
+    texts: dict[str, list[str]] = {name: [] for name in ctcs}
+    found: dict[str, list[str]] = {name: [] for name in ctcs}
+    total, count, kept, frames = 0.0, 0, 0, 0
     system.eval()
-    for indices in planned[processes.rank :: processes.count]:
-        batch = make_batch(dev, [chosen[i] for i in indices], tokenizer)
-        device = processes.device
-        encoded = system.encode(batch.features.to(device), batch.lengths.to(device), trim)
-        texts += batch.texts
-        final += [tokenizer.decode(h.tokens) for h in ctc_greedy(encoded.logits, encoded.lengths)]
-        inter += [tokenizer.decode(h.tokens) for h in ctc_greedy(encoded.inter_logits, encoded.inter_lengths)]
-        kept += int(encoded.kept_lengths(rule).sum())
-        frames += int(encoded.inter_lengths.sum())
-    errors = [error_rate(texts, found, unit) for found in (final, inter)] if texts else []
-    counts = [e.errors for e in errors] + [e.tokens for e in errors[:1]] if errors else [0, 0, 0]
-    final_errors, inter_errors, tokens, kept, frames = processes.sum([*counts, kept, frames])
-    return {
-        "dev_error": final_errors / tokens,
-        "dev_inter_error": inter_errors / tokens,
-        "dev_factor": kept / frames,
+    for batch in _batches(run):
+        losses = objective(batch, step)
+        total += float(losses[TOTAL]) * len(batch)
+        count += len(batch)
+        encoded = system.encode(batch.source, stage.trim)
+        for name, ctc in ctcs.items():
+            logits = encoded.logits(ctc.on, ctc.text)
+            texts[name] += batch.texts[ctc.text]
+            tokenizer = run.tokenizers[ctc.text]
+            found[name] += [tokenizer.decode(h.tokens) for h in ctc_greedy(*logits)]
+        kept, frames = kept + _kept(system, encoded, stage), frames + _frames(system, encoded)
+    counts = []
+    for name, ctc in ctcs.items():
+        unit = unit_of(run.tokenizers[ctc.text].kind)
+        error = error_rate(texts[name], found[name], unit) if texts[name] else None
+        counts += [error.errors, error.tokens] if error else [0, 0]
+    total, examples, kept, frames, *counts = run.processes.sum([total, count, kept, frames, *counts])
+    errors = {name: counts[2 * i] / counts[2 * i + 1] for i, name in enumerate(ctcs)}
+    result: dict[str, Any] = {"dev_loss": total / examples}
+    if errors:
+        result |= {"dev_error": list(errors.values())[-1], "dev_errors": errors}
+    return result | ({"dev_factor": kept / frames} if frames else {})
+
+
+def _kept(system: System, encoded: Any, stage: Stage) -> int:
+    tap = system.config.encoder.trims_at
+    rule = stage.trim or TrimConfig.model_validate({})
+    usable = tap is not None and rule.text in system.config.heads
+    return int(encoded.kept_lengths(tap, rule).sum()) if usable else 0
+
+
+def _frames(system: System, encoded: Any) -> int:
+    tap = system.config.encoder.trims_at
+    return 0 if tap is None else int(encoded.taps[tap].lengths.sum())
+
+
+def _batches(run: Run) -> Iterator[Batch]:
+    """Some utterances, spread over the development set, short ones together."""
+    dev, wanted = run.dev, run.recipe.monitor.dev_utterances
+    chosen = range(0, len(dev), max(1, len(dev) // wanted))[:wanted]
+    order = sorted(chosen, key=lambda i: dev.examples[i].num_frames)
+    groups = [order[first : first + BATCH] for first in range(0, len(order), BATCH)]
+    for group in groups[run.processes.rank :: run.processes.count]:
+        yield load_examples(dev, group, run).to(run.processes.device)
+
+
+def load_examples(prepared: Prepared, indices: Any, run: Run) -> Batch:
+    """Examples of a split in memory, as a batch."""
+    examples = [prepared.examples[i] for i in indices]
+    texts = {name: [example.texts[name] for example in examples] for name in run.tokenizers}
+    targets = {
+        name: pad([torch.tensor(run.tokenizers[name].encode(text), dtype=torch.long) for text in texts[name]])
+        for name in texts
     }
+    source: Padded
+    if prepared.storage.kind == "text":
+        source = targets["source"]
+    else:
+        source = pad([torch.from_numpy(prepared.features(i)) for i in indices])
+    return Batch([example.id for example in examples], source, texts, targets)

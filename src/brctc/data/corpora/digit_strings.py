@@ -4,23 +4,24 @@ The recordings are a manifest (one word per row, with its speaker) or AudioMNIST
 folders 01 to 60 with files such as 0_01_0.wav (digit, speaker, repetition).
 """
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from brctc.data.audio import AudioError, AudioFile, change_speed, resample
-from brctc.data.augment import SPEEDS, Speed
-from brctc.data.corpora.strings import SPLITS, Size, StringsConfig
-from brctc.data.features import FeatureConfig, fbank
+from brctc.data.audio import AudioError, AudioFile, resample
+from brctc.data.corpora.base import CORPORA, AudioCorpusConfig, Size
+from brctc.data.corpora.strings import SPLITS, StringItem, StringsConfig, StringsSource
 from brctc.data.manifest import PreparationError, Problem, Row, WordTime, read_manifest
-from brctc.data.prepare import Progress, at_speed, read_by_file
-from brctc.data.prepared import PreparedWriter, Summary
+from brctc.data.recordings import RowSource, read_by_file
+from brctc.data.source import ExampleError, Loaded, Source
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SAMPLE_RATE = 16000
 SPEECH_RMS = 0.05
 """Every clip is brought to this level: those of AudioMNIST differ a hundredfold."""
 NOISE_RMS = 0.0005
@@ -31,9 +32,13 @@ Clips = dict[str, list[np.ndarray]]
 """The recordings of each word, by one speaker."""
 
 
-class DigitStringsConfig(StringsConfig):
-    """Where the digits are and how many strings are made of them."""
+@CORPORA.register
+class DigitStringsConfig(AudioCorpusConfig, StringsConfig):
+    """Strings of spoken digits."""
 
+    small_scale: ClassVar[bool] = True
+
+    kind: Literal["digit-strings"] = "digit-strings"
     source: Path
     """A manifest, the folder of one (manifest.tsv), or AudioMNIST's folder."""
     dev_strings: Size = 200
@@ -43,43 +48,62 @@ class DigitStringsConfig(StringsConfig):
     """Pauses before, between and after digits, at most."""
     dev_speakers: Size = 4
     test_speakers: Size = 12
-    speeds: tuple[Speed, ...] = SPEEDS
-    """Speeds at which each training string is stored."""
-    features: FeatureConfig = FeatureConfig()
+
+    def sources(self) -> Mapping[str, Source]:
+        rows_of = find_recordings(self.source)
+        speakers = split_speakers(sorted(rows_of), self)
+        return {
+            split: DigitStringsSource(self, split, {name: rows_of[name] for name in speakers[split]})
+            for split in SPLITS
+        }
 
 
-def prepare(
-    out_dir: str | Path, config: DigitStringsConfig, progress: Progress | None = None
-) -> dict[str, Summary]:
-    """Writes the splits train, dev and test; no speaker is in two of them."""
-    rows_of = find_recordings(config.source)
-    speakers = split_speakers(sorted(rows_of), config)
-    done = 0
-    summaries = {}
-    for split in SPLITS:
-        count, here = config.num_strings(split), speakers[split]
-        with PreparedWriter(
-            out_dir,
-            split,
-            feature_dim=config.features.num_bins,
-            frame_shift_s=config.features.frame_shift_s,
-            feature_config=config.features,
-        ) as writer:
-            for place, speaker in enumerate(here[:count]):
-                clips = load_clips(rows_of[speaker], config.features.sample_rate)
-                for index in range(place, count, len(here)):
-                    rng = config.string_rng(split, index)
-                    samples, times = speak_string(clips, config.draw_num_digits(split, rng), config, rng)
-                    text = " ".join(time.word for time in times)
-                    for speed in config.speeds if split == "train" else (1.0,):
-                        id, word_times = at_speed(f"{split}-{index:05d}", times, speed)
-                        features = fbank(change_speed(samples, speed), config.features)
-                        writer.add(id, text, features, speaker, word_times)
-                    done += 1
-                    if progress is not None:
-                        progress(done, config.total_strings)
-        summaries[split] = writer.summary()
-    return summaries
+class DigitStringsSource(StringsSource):
+    """The strings of a split; no speaker is in two splits. Strings of one speaker follow one another, so
+    that his or her recordings are read once."""
+
+    def __init__(self, config: DigitStringsConfig, split: str, rows_of: Mapping[str, Sequence[Row]]) -> None:
+        super().__init__(f"{config.source} ({split})", split, config.num_strings(split))
+        self.config, self.rows_of = config, rows_of
+        self._speaker = ""
+        self._clips: Clips | ExampleError = {}
+
+    def digest(self) -> str:
+        rows = RowSource([row for rows in self.rows_of.values() for row in rows])
+        made = self.config.model_dump_json(exclude={"prepared", "source", "speeds", "store"})
+        content = f"{made} {self.split} {rows.digest()} {rows.fingerprint(list(rows.items()))}"  # pyright: ignore[reportArgumentType]
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def items(self) -> Iterator[StringItem]:
+        names = list(self.rows_of)
+        for place in range(len(names)):
+            for index in range(place, self._size, len(names)):
+                yield StringItem(f"{self.split}-{index:05d}", index)
+
+    def load(self, item: StringItem) -> Loaded:
+        names = list(self.rows_of)
+        speaker = names[item.number % len(names)]
+        clips = self._clips_of(speaker)
+        rng = self.config.string_rng(self.split, item.number)
+        digits = self.config.draw_num_digits(self.split, rng)
+        samples, times = speak_string(clips, digits, self.config.max_gap_ms, rng)
+        text = " ".join(time.word for time in times)
+        return Loaded(item.id, {"transcript": text}, samples, SAMPLE_RATE, None, speaker, tuple(times))
+
+    def _clips_of(self, speaker: str) -> Clips:
+        """Read once; what is wrong with them is found once, too."""
+        if speaker != self._speaker:
+            self._speaker = speaker
+            try:
+                self._clips = load_clips(self.rows_of[speaker], SAMPLE_RATE)
+            except ExampleError as error:
+                self._clips = error
+        if isinstance(self._clips, ExampleError):
+            raise self._clips
+        return self._clips
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_speaker": "", "_clips": {}}
 
 
 def find_recordings(source: Path) -> dict[str, list[Row]]:
@@ -139,29 +163,27 @@ def load_clips(rows: Sequence[Row], sample_rate: int) -> Clips:
     problems = []
     for row, audio in read_by_file(rows):
         if isinstance(audio, AudioError):
-            problems.append(Problem(row.id, str(audio)))
+            problems.append(f"{row.id}: {audio}")
             continue
         samples = resample(*audio, sample_rate)
         rms = float(np.sqrt(np.square(samples, dtype=np.float64).mean()))
         if rms == 0:
-            problems.append(Problem(row.id, f"{row.path}: silence"))
+            problems.append(f"{row.id}: {row.path}: silence")
         else:
             clips.setdefault(row.text, []).append(samples * np.float32(SPEECH_RMS / rms))
     if problems:
-        raise PreparationError(f"speaker {rows[0].speaker}", problems)
+        raise ExampleError(*problems, id=f"speaker {rows[0].speaker}")
     return clips
 
 
 def speak_string(
-    clips: Clips, num_digits: int, config: DigitStringsConfig, rng: np.random.Generator
+    clips: Clips, num_digits: int, max_gap_ms: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[WordTime]]:
     """The samples of random digits, and where each clip begins and ends."""
-    rate = config.features.sample_rate
+    rate = SAMPLE_RATE
     words = rng.choice(sorted(clips), num_digits).tolist()
     chosen = [clips[word][rng.integers(len(clips[word]))] for word in words]
-    gaps = rng.integers(
-        0, round(config.max_gap_ms / 1000 * rate), size=num_digits + 1, endpoint=True
-    ).tolist()
+    gaps = rng.integers(0, round(max_gap_ms / 1000 * rate), size=num_digits + 1, endpoint=True).tolist()
     length = sum(map(len, chosen)) + sum(gaps)
     samples = rng.standard_normal(length, dtype=np.float32) * np.float32(NOISE_RMS)
     times, end = [], 0

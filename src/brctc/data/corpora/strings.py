@@ -1,15 +1,22 @@
 """What corpora of digit strings have in common: how many strings, how long."""
 
-from typing import Annotated, Self
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from brctc.config import Config
+from brctc.data.corpora.base import Size
 
 SPLITS = ("train", "dev", "test")
 
-Size = Annotated[int, Field(ge=1)]
+
+class StringItem(NamedTuple):
+    """One string of a split."""
+
+    id: str
+    number: int
 
 
 class StringsConfig(Config):
@@ -34,11 +41,6 @@ class StringsConfig(Config):
         """Strings of a split."""
         return {"train": self.train_strings, "dev": self.dev_strings, "test": self.test_strings}[split]
 
-    @property
-    def total_strings(self) -> int:
-        """Strings of all splits."""
-        return sum(map(self.num_strings, SPLITS))
-
     def string_rng(self, split: str, index: int) -> np.random.Generator:
         """What decides a string: its own generator, so that it does not depend on the others."""
         return np.random.default_rng([self.seed, SPLITS.index(split), index])
@@ -48,3 +50,19 @@ class StringsConfig(Config):
         short = split == "train" and rng.random() < self.short_share
         low, high = (1, self.min_digits) if short else (self.min_digits, self.max_digits)
         return int(rng.integers(low, high, endpoint=True))
+
+
+class StringsSource:
+    """The strings of a split, by their numbers; how one is made is up to a subclass."""
+
+    def __init__(self, name: str, split: str, size: int) -> None:
+        self.name, self.split, self._size = name, split, size
+
+    def size(self) -> int:
+        return self._size
+
+    def items(self) -> Iterator[StringItem]:
+        return (StringItem(f"{self.split}-{number:05d}", number) for number in range(self._size))
+
+    def fingerprint(self, items: Sequence[StringItem]) -> str:
+        return ""

@@ -1,0 +1,148 @@
+"""What can be wrong with an example's texts: characters, times, and too many tokens for its frames."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from brctc.data.manifest import Row
+from brctc.data.subsampling import subsampled_frames
+from brctc.data.tokens import UNKNOWN_ID, TokenConfig, Tokenizer, split_text
+from brctc.files import write_json
+
+DURATION_TOLERANCE_S = 0.1
+"""How far the manifest's seconds may be from the audio's: enough for roundings and codecs' delays."""
+NOT_TEXT = ("Cc", "Cn", "Co", "Cs")
+"""Unicode categories that no text needs: control, unassigned, private use, surrogate."""
+
+
+def text_problems(name: str, text: str) -> list[str]:
+    """What is wrong with a text as such; `name` is what the problem calls it."""
+    problems = []
+    if not text.strip():
+        problems.append(f"the {name} is empty")
+    odd = sorted(c for c in set(text) if c == "\ufffd" or unicodedata.category(c) in NOT_TEXT)
+    if odd:
+        codes = ", ".join(f"U+{ord(c):04X}" for c in odd)
+        problems.append(f"the {name} has characters that are not text: {codes}")
+    return problems
+
+
+def row_problems(row: Row) -> list[str]:
+    """What is wrong with a row that can be seen without reading its audio."""
+    problems = text_problems("text", row.text)
+    if row.translation is not None:
+        problems += text_problems("translation", row.translation)
+    if row.path is not None and not row.path.is_file():
+        problems.append(f"{row.path}: no such file")
+    return problems + _word_time_problems(row)
+
+
+def _word_time_problems(row: Row) -> list[str]:
+    if row.word_times is None or row.duration is None:
+        return []
+    words = [time.word for time in row.word_times]
+    if words != row.text.split():
+        return [f"word_times say {' '.join(words)!r}, the text says {row.text!r}"]
+    before = 0.0
+    for word, start_s, end_s in row.word_times:
+        if not before <= start_s <= end_s <= row.duration + DURATION_TOLERANCE_S:
+            return [f"word_times have {word!r} from {start_s:g} to {end_s:g} s: out of order or too late"]
+        before = start_s
+    return []
+
+
+@dataclass(frozen=True)
+class LengthCheck:
+    """Whether CTC can align a text with what an encoder leaves of the frames.
+
+    Tokens are counted by a tokenizer; characters and words can be counted before there is one.
+    """
+
+    tokens: Tokenizer | TokenConfig
+    subsampling: int
+    text: str = "transcript"
+    ctc: bool = True
+    """Without CTC a text may be longer than its frames, but one frame must be left."""
+
+    @property
+    def kind(self) -> str:
+        """What a token is."""
+        return self.tokens.kind
+
+    def digest(self) -> str:
+        """Changes with what is checked."""
+        tokens = self.tokens.to_dict() if isinstance(self.tokens, Tokenizer) else self.tokens.model_dump()
+        content = json.dumps([tokens, self.subsampling, self.text, self.ctc], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def encode(self, text: str) -> Sequence[Any]:
+        """The text's tokens, as numbers or as they are written."""
+        if isinstance(self.tokens, Tokenizer):
+            return self.tokens.encode(text)
+        return split_text(self.tokens.kind, text)
+
+    def problem(self, tokens: Sequence[Any], frames: int) -> str | None:
+        """Says so if the tokens do not fit into the frames."""
+        if frames == 0:
+            return "the audio is too short for one frame"
+        given = subsampled_frames(frames, self.subsampling)
+        if given <= 0:
+            left = f"{self.subsampling}x subsampling leaves nothing of its {frames} frames"
+            return f"the audio is too short: {left}"
+        repeats = sum(a == b for a, b in pairwise(tokens))
+        needed = len(tokens) + repeats
+        if not self.ctc or needed <= given:
+            return None
+        return (
+            f"the {self.text} is too long: its {len(tokens)} tokens ({self.kind}) need {needed} frames, "
+            f"the audio has {given} after {self.subsampling}x subsampling"
+        )
+
+
+@dataclass
+class LabelCounts:
+    """What a tokenizer makes of a split's texts, in sum."""
+
+    labels: int = 0
+    unknown: int = 0
+    example: str = ""
+    """The first example with a token that the vocabulary lacks."""
+    fewest: int = 0
+    most: int = 0
+    texts: int = 0
+
+    def add(self, id: str, tokens: Sequence[Any]) -> None:
+        """Counts one more text."""
+        count = len(tokens)
+        self.fewest = min(self.fewest, count) if self.texts else count
+        self.most = max(self.most, count)
+        self.labels += count
+        self.texts += 1
+        if UNKNOWN_ID in tokens:
+            self.unknown += list(tokens).count(UNKNOWN_ID)
+            self.example = self.example or id
+
+    def merge(self, other: "LabelCounts") -> None:
+        """Adds what was counted elsewhere, behind this."""
+        if other.texts:
+            self.fewest = min(self.fewest, other.fewest) if self.texts else other.fewest
+            self.most = max(self.most, other.most)
+            self.example = self.example or other.example
+        self.labels += other.labels
+        self.unknown += other.unknown
+        self.texts += other.texts
+
+
+def check_file_of(directory: Path, split: str, check: LengthCheck) -> Path:
+    """Where the result of a check is stored."""
+    return directory / f"{split}.checks" / f"{check.digest()[:16]}.json"
+
+
+def store_labels(path: Path, key: str, labels: LabelCounts) -> None:
+    """Keeps what a check has found of the split with this key."""
+    write_json(path, {"of": key, "labels": asdict(labels)})

@@ -1,0 +1,32 @@
+"""Whether a prepared split's texts fit into their frames: found once for each tokenizer, and stored."""
+
+from contextlib import suppress
+
+from brctc.data.checks import LabelCounts, LengthCheck, check_file_of, store_labels
+from brctc.data.manifest import PreparationError, Problem
+from brctc.data.split import Prepared
+from brctc.files import read_json
+
+
+def checked_labels(prepared: Prepared, check: LengthCheck) -> LabelCounts:
+    """What the tokenizer makes of the texts; a PreparationError names every text that is too long."""
+    path = check_file_of(prepared.directory, prepared.split, check)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        stored = read_json(path)
+        if stored["of"] == prepared.key:
+            return LabelCounts(**stored["labels"])
+    labels, problems = LabelCounts(), []
+    for example in prepared.iterate_heard():
+        text = example.texts.get(check.text)
+        if text is None:
+            problems.append(Problem(example.id, f"there is no {check.text}"))
+            continue
+        tokens = check.encode(text)
+        labels.add(example.id, tokens)
+        if prepared.storage.kind != "text" and (what := check.problem(tokens, example.num_frames)):
+            problems.append(Problem(example.id, what))
+    if problems:
+        raise PreparationError(f"{prepared.directory} ({prepared.split})", problems)
+    with suppress(OSError):  # a folder that others own is checked at every start
+        store_labels(path, prepared.key, labels)
+    return labels

@@ -1,0 +1,32 @@
+"""The searches by name, and the one place that chooses between them."""
+
+from typing import Literal, get_args
+
+from brctc.models.system import SystemConfig
+
+Method = Literal["auto", "ctc", "ctc-greedy", "ctc-beam", "attention", "transducer", "transducer-greedy"]
+SEARCHES = ("ctc-greedy", "ctc-beam", "attention", "transducer-greedy", "transducer")
+WITH_BEAM: dict[str, str] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "transducer"}
+"""The beam search that does what a greedy one does."""
+
+
+def choose_search(method: str | None, system: SystemConfig) -> str:
+    """The search that a method means for a system: "auto" takes the decoder that there is, or greedy CTC,
+    which is "ctc" for short."""
+    if method is not None and method not in get_args(Method):
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
+    kinds = {decoder.kind for decoder in system.decoders.values() if decoder.text == system.output}
+    if method in (None, "auto"):
+        return next((kind for kind in ("attention", "transducer") if kind in kinds), "ctc-greedy")
+    if method == "ctc":
+        return "ctc-greedy"
+    needed = decoder_of(method)
+    if needed is not None and needed not in kinds:
+        raise ValueError(f'method is "{method}", but the model has no such decoder')
+    return method
+
+
+def decoder_of(method: str) -> str | None:
+    """The kind of decoder that a search needs; None for CTC's."""
+    kind = method.removesuffix("-greedy")
+    return None if kind.startswith("ctc") else kind

@@ -1,0 +1,107 @@
+"""Metrics of texts: each a kind that registers itself, measured with an interval and compared in pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, SerializeAsAny
+
+from brctc.config import Kind, Registry
+from brctc.evaluate.error_rate import Unit, compare, error_rate, unit_of
+
+METRICS: Registry["MetricConfig"] = Registry("metric")
+ERROR_RATE = "error rate"
+"""What errors of words or characters are called."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one system reaches on a corpus. `low` and `high` bound the value with 95% confidence."""
+
+    value: float
+    low: float
+    high: float
+    detail: str = ""
+    """What the value is made of, such as "38 / 5,461"."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two systems on the same examples: the second's value minus the first's, with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    probability_better: float
+    """Share of the resampled corpora on which the second is better; ties count half."""
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """How values of a metric are shown."""
+
+    title: str
+    """What it is, such as "error rate"."""
+    unit: str
+    """Of its values as they are shown, such as "%"."""
+    scale: float
+    """From a value to what is shown."""
+    higher_is_better: bool
+    detail_title: str = ""
+    """Of what `Score.detail` says; empty if it says nothing."""
+
+    def show(self, value: float) -> str:
+        """A value with two decimals, without its unit."""
+        return f"{self.scale * value:.2f}"
+
+    def show_signed(self, value: float) -> str:
+        """A difference of values."""
+        return f"{self.scale * value:+.2f}"
+
+
+class MetricConfig(Kind):
+    """A metric as data. Every kind has a file or stands here, and registers itself in METRICS."""
+
+    registry: ClassVar[Registry[Any]] = METRICS
+
+    kind: str
+
+    def info(self) -> MetricInfo:
+        """How its values are shown."""
+        raise NotImplementedError
+
+    def measure(self, references: Sequence[str], hypotheses: Sequence[str]) -> Score:
+        """What the hypotheses reach."""
+        raise NotImplementedError
+
+    def compare(self, references: Sequence[str], first: Sequence[str], second: Sequence[str]) -> Difference:
+        """The second system against the first."""
+        raise NotImplementedError
+
+
+@METRICS.register
+class ErrorRateMetric(MetricConfig):
+    """Errors of words or characters: substitutions, deletions and insertions, over the references' length."""
+
+    kind: Literal["error-rate"] = "error-rate"
+    unit: Unit = "word"
+
+    def info(self) -> MetricInfo:
+        units = {"word": "words", "char": "characters"}[self.unit]
+        return MetricInfo(ERROR_RATE, "%", 100.0, False, f"errors / {units}")
+
+    def measure(self, references: Sequence[str], hypotheses: Sequence[str]) -> Score:
+        found = error_rate(references, hypotheses, self.unit)
+        return Score(found.rate, found.low, found.high, f"{found.errors:,} / {found.tokens:,}")
+
+    def compare(self, references: Sequence[str], first: Sequence[str], second: Sequence[str]) -> Difference:
+        found = compare(references, first, second, self.unit)
+        return Difference(found.difference, found.low, found.high, found.probability_b_better)
+
+
+AnyMetric = Annotated[SerializeAsAny[MetricConfig], BeforeValidator(METRICS.parse)]
+
+
+def default_metrics(tokens: str) -> dict[str, MetricConfig]:
+    """What a system with tokens of this kind is measured with, if its recipe says nothing."""
+    return {"error-rate": ErrorRateMetric(unit=unit_of(tokens))}

@@ -1,0 +1,77 @@
+"""A term of the objective: a config, a small module, and a weight that may change over the steps."""
+
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import BeforeValidator, SerializeAsAny
+from torch import Tensor, nn
+
+from brctc.config import KeyedError, Kind, Registry
+from brctc.data.batch import Batch
+from brctc.models.system import Encoded, System, SystemConfig
+from brctc.train.factors import Factor
+
+LOSSES: Registry["LossConfig"] = Registry("loss")
+"""Every loss registers itself: a new one is a file with a `LossConfig` and a `Loss`."""
+
+
+class LossConfig(Kind):
+    """A term of the objective as data."""
+
+    registry: ClassVar[Registry[Any]] = LOSSES
+
+    kind: str
+    weight: Factor = 1.0
+    """A number, or [step, value] points with straight lines between them; steps of the stage."""
+
+    @property
+    def ctc_text(self) -> str | None:
+        """The text that it aligns with frames; None if it aligns none."""
+        return None
+
+    @property
+    def decoder(self) -> str | None:
+        """The decoder that it trains."""
+        return None
+
+    def check(self, model: SystemConfig) -> None:
+        """Refuses a model that lacks what the loss needs: a KeyedError names the key."""
+
+    def factors(self, step: int) -> dict[str, float]:
+        """What else changes over the steps, for the log."""
+        return {}
+
+    def build(self) -> "Loss":
+        """The module that computes it."""
+        raise NotImplementedError
+
+
+class Forward(NamedTuple):
+    """What a loss is computed from."""
+
+    system: System
+    encoded: Encoded
+    batch: Batch
+
+
+class Loss(nn.Module):
+    """Computes a term; parameters and buffers of its own are trained and stored with the system's."""
+
+    def forward(self, forward: Forward, step: int) -> Tensor:
+        """Nats per label, averaged over the batch."""
+        raise NotImplementedError
+
+
+AnyLoss = Annotated[SerializeAsAny[LossConfig], BeforeValidator(LOSSES.parse)]
+
+
+def check_head(model: SystemConfig, on: str, text: str) -> None:
+    """Refuses a CTC head that there is not."""
+    model.check_tap("on", on)
+    own = model.heads[text].on if text in model.heads else on
+    if model.encoder.tap_dim(on) != model.encoder.tap_dim(own):
+        sizes = f"{model.encoder.tap_dim(on)} features, that of {own!r} takes {model.encoder.tap_dim(own)}"
+        raise KeyedError("on", f"the tap {on!r} has {sizes}")
+    if text not in model.heads:
+        raise KeyedError(
+            "text", f"there is no CTC head for {text!r}: model.heads has {', '.join(model.heads)}"
+        )

@@ -1,0 +1,65 @@
+"""Bayes-risk CTC on a tap of the encoder."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from brctc.data.batch import Padded
+from brctc.loss import bayes_risk_ctc_loss
+from brctc.models.base import FINAL
+from brctc.models.system import SystemConfig
+from brctc.risk import BayesRisk
+from brctc.train.factors import factor_at
+from brctc.train.losses.base import LOSSES, Forward, Loss, LossConfig, check_head
+from brctc.train.risks import AnyRisk, NoRiskConfig
+
+
+@LOSSES.register
+class CTCConfig(LossConfig):
+    """CTC, plain or with a risk."""
+
+    kind: Literal["ctc"] = "ctc"
+    on: str = FINAL
+    """The tap that it is computed on."""
+    text: str = "transcript"
+    """The text that it predicts."""
+    risk: AnyRisk = NoRiskConfig()
+    """Which alignments are preferred."""
+
+    @property
+    def ctc_text(self) -> str | None:
+        return self.text
+
+    def check(self, model: SystemConfig) -> None:
+        check_head(model, self.on, self.text)
+
+    def factors(self, step: int) -> dict[str, float]:
+        return {"risk": factor_at(self.risk.factor, step)}
+
+    def build(self) -> "CTC":
+        return CTC(self)
+
+
+class CTC(Loss):
+    """The loss of a head on a tap."""
+
+    def __init__(self, config: CTCConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, forward: Forward, step: int) -> Tensor:
+        config = self.config
+        logits = forward.encoded.logits(config.on, config.text)
+        return ctc_loss(logits, forward.batch.targets[config.text], config.risk.at(step))
+
+
+def ctc_loss(logits: Padded, targets: Padded, risk: BayesRisk | None) -> Tensor:
+    """Bayes-risk CTC of (N, T, C) logits, in nats per label."""
+    return bayes_risk_ctc_loss(
+        logits.values.transpose(0, 1),
+        targets.values,
+        logits.lengths,
+        targets.lengths,
+        risk,
+        from_logits=True,
+    )
