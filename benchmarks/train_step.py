@@ -86,13 +86,13 @@ def main() -> None:
     parser.add_argument("--against-set", action="append", default=[], metavar="RECIPE KEY=VALUE ...")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--quick", action="store_true", help="one round of a few steps")
+    parser.add_argument("--quick", action="store_true", help="one round of a few steps of handwriting")
     parser.add_argument("--json", metavar="FILE", help="gets the figures")
     options = parser.parse_args()
     options.against_sets = {text.split()[0]: text.split()[1:] for text in options.against_set}
     if options.quick:
         options.rounds, options.steps = 1, 15
-    recipes = RECIPES if options.digits else RECIPES[:1]
+    recipes = RECIPES if options.digits and not options.quick else RECIPES[:1]
     checks: list[Check] = []
     figures = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -159,7 +159,16 @@ def test_the_documented_sweep_can_be_read(tmp_path):
     assert {cell.name for cell in cells} == expected
 
 
-@pytest.mark.parametrize("command", documented_commands())
+SLOW = ("python benchmarks/data_scale.py",)  # processes that are killed and started again
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow if command in SLOW else ())
+        for command in documented_commands()
+    ],
+)
 def test_command(command, tmp_path):
     extra = COMMANDS[command]  # a new command needs an entry
     if isinstance(extra, Elsewhere):

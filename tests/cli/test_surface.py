@@ -38,6 +38,7 @@ SURFACE = {
     "sweep": [
         "SWEEP!", "--out!", "--target-latency-ms", "--at-once", "--ray", "--limit", "--set",
     ],
+    "export": ["MODEL!", "--out!", "--format", "--set"],
 }  # fmt: skip
 DEFAULTS = {
     "demo": {"--out": "exp/demo"},
@@ -52,6 +53,7 @@ DEFAULTS = {
     "latency": {"--split": "test", "--limit": "all", "--jobs": "1", "--out": "latency.html"},
     "report": {"--out": "report.html", "--evaluation": "measure now"},
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
+    "export": {"--format": "bundle"},
     "sweep": {"--at-once": "2", "--limit": "all"},
 }
 
