@@ -63,7 +63,7 @@ def test_it_is_found_once(split, monkeypatch):
         LengthCheck(words(["one two"]), 1),
         LengthCheck(words(), 2),
         LengthCheck(words(), 1, text="translation"),
-        LengthCheck(words(), 1, ctc=False),
+        LengthCheck(words(), 1, too_long="ignored"),
     ):
         with pytest.raises(ZeroDivisionError):
             checked_labels(split, other)
@@ -131,7 +131,7 @@ def test_every_text_that_is_too_long_is_named(split):
         caught.value
     )
     assert not check_file_of(split.directory, "train", LengthCheck(letters, 4)).exists()
-    assert checked_labels(split, LengthCheck(letters, 4, ctc=False)).labels == 40
+    assert checked_labels(split, LengthCheck(letters, 4, too_long="ignored")).labels == 40
 
 
 def test_repeated_tokens_need_a_frame_between(tmp_path):

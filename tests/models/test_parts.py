@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from brctc.models.conformer import Conformer, SelfAttention
+from brctc.models.conformer import Conformer
 from brctc.models.layers import Depthwise, Dropout
 from brctc.models.normalisation import Normalisation
 from brctc.models.positions import distance_scores, frame_positions, sinusoids
+from brctc.models.self_attention import SelfAttention
 from brctc.models.subsampling import Subsampling, subsampled_lengths
 
 

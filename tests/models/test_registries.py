@@ -20,6 +20,7 @@ from brctc.models import (
     Encoder,
     EncoderConfig,
     EncoderStream,
+    LegoNNConfig,
     StreamingEncoder,
     System,
     SystemConfig,
@@ -43,6 +44,7 @@ def test_kinds_that_are_built_in():
     assert {name: ENCODERS[name] for name in ENCODERS} == {
         "conformer": ConformerConfig,
         "emformer": EmformerConfig,
+        "legonn": LegoNNConfig,
     }
     assert {name: DECODERS[name] for name in DECODERS} == {
         "attention": AttentionConfig,
@@ -58,12 +60,12 @@ def test_kinds_that_are_built_in():
         (
             {"encoder": {"kind": "conformr"}},
             "model: encoder.kind: there is no encoder 'conformr': did you mean 'conformer'? "
-            "There are: conformer, emformer",
+            "There are: conformer, emformer, legonn",
         ),
         (
             {"encoder": {"kind": "Emformer"}},
             "model: encoder.kind: there is no encoder 'Emformer': did you mean 'emformer'? "
-            "There are: conformer, emformer",
+            "There are: conformer, emformer, legonn",
         ),
         (
             {"decoders": {"d": {"kind": "transducr"}}},
@@ -72,12 +74,12 @@ def test_kinds_that_are_built_in():
         ),
         (
             {"encoder": {"kind": "xyz"}},
-            "model: encoder.kind: there is no encoder 'xyz'; There are: conformer, emformer",
+            "model: encoder.kind: there is no encoder 'xyz'; There are: conformer, emformer, legonn",
         ),
         (
             {"encoder": {"kind": ["conformer"]}},
             "model: encoder.kind: there is no encoder ['conformer']: did you mean 'conformer'? "
-            "There are: conformer, emformer",
+            "There are: conformer, emformer, legonn",
         ),
         ({"decoders": {"d": {}}}, "model: decoders.d.kind: required; there are: attention, transducer"),
     ],
@@ -186,6 +188,8 @@ class Average(StreamingEncoder):
 
 class EmbeddingConfig(EncoderConfig):
     """A text is its source."""
+
+    input: ClassVar[Literal["frames", "tokens"]] = "tokens"
 
     kind: Literal["embedding"] = "embedding"
     dim: int = 6

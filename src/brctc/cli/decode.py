@@ -22,7 +22,7 @@ from brctc.decode.methods import Method
 from brctc.decode.output import ctm_name
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
-from brctc.decode.sources import Source, check_features
+from brctc.decode.sources import Source, check_features, prepared_source
 from brctc.evaluate.error_rate import Unit, error_rate, unit_of
 from brctc.models import Model
 from brctc.runs import model_directory
@@ -127,7 +127,7 @@ class Command:
             opened = Prepared(self.prepared, self.split)
             check_features("the model", model, opened)
             texts = {example.id: example.texts.get(output, "") for example in opened.examples}
-            return stored_features(opened, failed), texts
+            return stored_sources(opened, failed), texts
         by_id: dict[str, Path] = {}
         for path in self.audio:
             if by_id.setdefault(path.stem, path) != path:
@@ -183,11 +183,11 @@ class Decoded:
             raise ValueError("\n  ".join([*several, *self.failed]))
 
 
-def stored_features(prepared: Prepared, failed: list[str]) -> Iterator[Source]:
+def stored_sources(prepared: Prepared, failed: list[str]) -> Iterator[Source]:
     """A split's features, one after the other; what cannot be read goes to `failed`."""
     for index, example in enumerate(prepared.examples):
         try:
-            yield example.id, prepared.features(index)
+            yield prepared_source(prepared, index)
         except ValueError as error:
             failed.append(f"{example.id}: {error}")
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from brctc.data.manifest import WordTime
 
+SOURCE = "source"
+"""The name of a text that is translated; of speech, it is `transcript`."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -23,6 +26,11 @@ class Example:
     speaker: str | None = None
     word_times: tuple[WordTime, ...] | None = None
     """Of the transcript."""
+
+
+def source_length(example: Example) -> int:
+    """Frames of an example, or characters of its text: what batches are sorted by."""
+    return example.num_frames or len(example.texts.get(SOURCE, ""))
 
 
 class Padded(NamedTuple):

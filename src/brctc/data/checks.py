@@ -4,11 +4,12 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from brctc.data.batch import SOURCE, Example
 from brctc.data.manifest import Row
 from brctc.data.subsampling import subsampled_frames
 from brctc.data.tokens import UNKNOWN_ID, TokenConfig, Tokenizer, split_text
@@ -16,6 +17,8 @@ from brctc.files import write_json
 
 DURATION_TOLERANCE_S = 0.1
 """How far the manifest's seconds may be from the audio's: enough for roundings and codecs' delays."""
+MOST_NAMED = 5
+TooLong = Literal["refused", "counted", "ignored"]
 NOT_TEXT = ("Cc", "Cn", "Co", "Cs")
 """Unicode categories that no text needs: control, unassigned, private use, surrogate."""
 
@@ -66,8 +69,11 @@ class LengthCheck:
     tokens: Tokenizer | TokenConfig
     subsampling: int
     text: str = "transcript"
-    ctc: bool = True
-    """Without CTC a text may be longer than its frames, but one frame must be left."""
+    too_long: TooLong = "refused"
+    """What becomes of a text with more tokens than frames: CTC cannot align it. One frame must be left."""
+    up_sampling: int = 1
+    source: Tokenizer | None = None
+    """Counts the frames of an example whose source is text."""
 
     @property
     def kind(self) -> str:
@@ -77,7 +83,9 @@ class LengthCheck:
     def digest(self) -> str:
         """Changes with what is checked."""
         tokens = self.tokens.to_dict() if isinstance(self.tokens, Tokenizer) else self.tokens.model_dump()
-        content = json.dumps([tokens, self.subsampling, self.text, self.ctc], sort_keys=True)
+        source = self.source and self.source.to_dict()
+        rules = [tokens, self.subsampling, self.text, self.too_long, self.up_sampling, source]
+        content = json.dumps(rules, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     def encode(self, text: str) -> Sequence[Any]:
@@ -86,22 +94,40 @@ class LengthCheck:
             return self.tokens.encode(text)
         return split_text(self.tokens.kind, text)
 
-    def problem(self, tokens: Sequence[Any], frames: int) -> str | None:
-        """Says so if the tokens do not fit into the frames."""
+    def frames(self, example: Example) -> int:
+        """Of an example, before the encoder: feature frames, or tokens of its source."""
+        if self.source is None:
+            return example.num_frames
+        return len(self.source.encode(example.texts.get(SOURCE, "")))
+
+    def too_short(self, frames: int) -> str | None:
+        """Says so if the encoder leaves nothing of the frames."""
         if frames == 0:
-            return "the audio is too short for one frame"
-        given = subsampled_frames(frames, self.subsampling)
-        if given <= 0:
+            heard = self.source is None
+            return "the audio is too short for one frame" if heard else "the source has no token"
+        if subsampled_frames(frames, self.subsampling) <= 0:
             left = f"{self.subsampling}x subsampling leaves nothing of its {frames} frames"
             return f"the audio is too short: {left}"
-        repeats = sum(a == b for a, b in pairwise(tokens))
-        needed = len(tokens) + repeats
-        if not self.ctc or needed <= given:
+        return None
+
+    def too_many(self, tokens: Sequence[Any], frames: int) -> str | None:
+        """Says so if the tokens do not fit into what the encoder makes of the frames."""
+        given = self.up_sampling * subsampled_frames(frames, self.subsampling)
+        needed = len(tokens) + sum(a == b for a, b in pairwise(tokens))
+        if needed <= given:
             return None
+        if self.source is None:
+            has = f"the audio has {given} after {self.subsampling}x subsampling"
+        else:
+            has = f"the source has {given} after {self.up_sampling}x up-sampling"
         return (
-            f"the {self.text} is too long: its {len(tokens)} tokens ({self.kind}) need {needed} frames, "
-            f"the audio has {given} after {self.subsampling}x subsampling"
+            f"the {self.text} is too long: its {len(tokens)} tokens ({self.kind}) need {needed} frames, {has}"
         )
+
+    def problem(self, tokens: Sequence[Any], frames: int) -> str | None:
+        """Why an example cannot be used, if it cannot."""
+        refused = self.too_long == "refused"
+        return self.too_short(frames) or (self.too_many(tokens, frames) if refused else None)
 
 
 @dataclass
@@ -115,10 +141,17 @@ class LabelCounts:
     fewest: int = 0
     most: int = 0
     texts: int = 0
+    too_long: int = 0
+    """Texts with more tokens than frames, where these are counted."""
+    longest: list[str] = field(default_factory=list)
+    """The first of them."""
 
-    def add(self, id: str, tokens: Sequence[Any]) -> None:
+    def add(self, id: str, tokens: Sequence[Any], *, too_long: bool = False) -> None:
         """Counts one more text."""
         count = len(tokens)
+        if too_long:
+            self.too_long += 1
+            self.longest = [*self.longest, id][:MOST_NAMED]
         self.fewest = min(self.fewest, count) if self.texts else count
         self.most = max(self.most, count)
         self.labels += count
@@ -133,6 +166,8 @@ class LabelCounts:
             self.fewest = min(self.fewest, other.fewest) if self.texts else other.fewest
             self.most = max(self.most, other.most)
             self.example = self.example or other.example
+        self.too_long += other.too_long
+        self.longest = [*self.longest, *other.longest][:MOST_NAMED]
         self.labels += other.labels
         self.unknown += other.unknown
         self.texts += other.texts

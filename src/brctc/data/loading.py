@@ -11,7 +11,7 @@ from torch import Tensor
 
 from brctc.align import frames_needed
 from brctc.data.augment import AugmentConfig, spec_augment, trim_tail
-from brctc.data.batch import Batch, Padded, pad
+from brctc.data.batch import SOURCE, Batch, Padded, pad
 from brctc.data.sampling import Cut, PlannedBatch, derive_seed
 from brctc.data.shards import Place
 from brctc.data.source import at_speed
@@ -54,7 +54,7 @@ class BatchLoader:
             name: pad([torch.tensor(self.tokenizers[name].encode(text), dtype=torch.int64) for text in given])
             for name, given in texts.items()
         }
-        source = targets["source"] if "source" in targets else self._features(cuts)
+        source = targets[SOURCE] if SOURCE in targets else self._features(cuts)
         return Batch([cut_id(cut) for cut in cuts], source, texts, targets)
 
     def load_parts(self, planned: PlannedBatch, parts: Iterable[int], num_parts: int) -> Parts:
@@ -93,7 +93,7 @@ class BatchLoader:
 def text_of(cut: Cut, name: str) -> str:
     """A text of an example, by its name."""
     if not hasattr(cut, "supervisions"):
-        return cut.source.text if name == "source" else cut.target.text
+        return cut.source.text if name == SOURCE else cut.target.text
     (supervision,) = cut.supervisions
     return supervision.text if name == "transcript" else supervision.custom[name]
 

@@ -16,15 +16,21 @@ def checked_labels(prepared: Prepared, check: LengthCheck) -> LabelCounts:
         if stored["of"] == prepared.key:
             return LabelCounts(**stored["labels"])
     labels, problems = LabelCounts(), []
+    has_frames = prepared.storage.kind != "text" or check.source is not None
     for example in prepared.iterate_heard():
         text = example.texts.get(check.text)
         if text is None:
             problems.append(Problem(example.id, f"there is no {check.text}"))
             continue
         tokens = check.encode(text)
-        labels.add(example.id, tokens)
-        if prepared.storage.kind != "text" and (what := check.problem(tokens, example.num_frames)):
-            problems.append(Problem(example.id, what))
+        too_many = None
+        if has_frames:
+            frames = check.frames(example)
+            if what := check.problem(tokens, frames):
+                problems.append(Problem(example.id, what))
+                continue
+            too_many = check.too_many(tokens, frames)
+        labels.add(example.id, tokens, too_long=check.too_long == "counted" and too_many is not None)
     if problems:
         raise PreparationError(f"{prepared.directory} ({prepared.split})", problems)
     with suppress(OSError):  # a folder that others own is checked at every start

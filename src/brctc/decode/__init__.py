@@ -11,7 +11,7 @@ from brctc.decode.ctc_prefix import CTCPrefixScorer, PrefixState
 from brctc.decode.hypothesis import Hypothesis
 from brctc.decode.output import write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.recognizer import Recognizer
-from brctc.decode.result import Result
+from brctc.decode.result import Alternative, Result
 from brctc.decode.simulation import Clock, RealClock, SimulatedClock, play
 from brctc.decode.streaming import StreamedToken, StreamingRecognizer, push_together
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
@@ -19,6 +19,7 @@ from brctc.decode.transducer import transducer_beam, transducer_frames, transduc
 __all__ = [
     "CTCPrefixScorer",
     "Clock",
+    "Alternative",
     "Hypothesis",
     "PrefixState",
     "RealClock",

@@ -1,13 +1,33 @@
 """The searches by name, and the one place that chooses between them."""
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
+from brctc.decode.ctc import check_counts
 from brctc.models.system import SystemConfig
 
 Method = Literal["auto", "ctc", "ctc-greedy", "ctc-beam", "attention", "transducer", "transducer-greedy"]
 SEARCHES = ("ctc-greedy", "ctc-beam", "attention", "transducer-greedy", "transducer")
 WITH_BEAM: dict[str, str] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "transducer"}
 """The beam search that does what a greedy one does."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search."""
+
+    method: str = "auto"
+    beam: int = 10
+    """Of all searches but the greedy ones."""
+    ctc_weight: float = 0.5
+    """attention: the CTC's share of a hypothesis's score."""
+    length_reward: float = 0.0
+    """attention: added for every token."""
+    nbest: int = 1
+    """So many hypotheses are given out; greedy searches have one."""
+
+    def __post_init__(self) -> None:
+        check_counts(beam=self.beam, nbest=self.nbest)
 
 
 def choose_search(method: str | None, system: SystemConfig) -> str:

@@ -24,6 +24,7 @@ def write_jsonl(path: str | Path, results: Iterable[Result]) -> None:
                 {"text": text, "start_s": round(start_s, 4), "end_s": round(end_s, 4)}
                 for text, start_s, end_s in times
             ]
+        fields["nbest"] = [alternative._asdict() for alternative in result.nbest]
         lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
     _write(path, lines)
 

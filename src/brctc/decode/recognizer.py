@@ -1,7 +1,8 @@
-"""From a model directory and audio, a manifest's rows or features to text."""
+"""From a model directory and audio, a manifest's rows, features or texts to text."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from brctc.data import Padded, Row, pad
 from brctc.decode.attention_beam import attention_beam
 from brctc.decode.ctc import check_counts, ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.hypothesis import Hypothesis
-from brctc.decode.methods import Method, choose_search, decoder_of
-from brctc.decode.result import Result
+from brctc.decode.methods import Method, Search, choose_search, decoder_of
+from brctc.decode.result import Alternative, Result
 from brctc.decode.sources import Input, Source, read_source
 from brctc.decode.times import frame_clock, token_times, word_times
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
@@ -70,6 +71,8 @@ class Recognizer:
         length_reward: float = 0.0,
         batch_size: int = 1,
         times: bool = True,
+        nbest: int = 1,
+        others: bool = False,
         on_result: Callable[[Result], object] | None = None,
     ) -> list[Result]:
         """The best hypothesis for each source, in their order.
@@ -80,29 +83,75 @@ class Recognizer:
         ctc_weight, length_reward: of "attention", the joint CTC/attention search.
         batch_size: utterances that are encoded together. Only with 1 are costs those of one alone.
         times: find the frames of the tokens, too. This is not part of the costs.
+        nbest: so many hypotheses are in each result.
+        others: what other CTC heads say is in each result, too, such as the transcript beside a translation.
         on_result: called with every result as soon as it is known, to show progress.
         """
+        search = Search(method, beam, ctc_weight, length_reward, nbest)
+        results: list[Result] = []
+        for (found,) in self.recognize_each(sources, [search], batch_size, times=times, others=others):
+            results.append(found)
+            if on_result is not None:
+                on_result(found)
+        return results
+
+    def recognize_each(
+        self,
+        sources: Sequence[Source],
+        searches: Sequence[Search],
+        batch_size: int = 1,
+        *,
+        times: bool = True,
+        others: bool = False,
+    ) -> Iterator[tuple[Result, ...]]:
+        """For each source, the result of every search. The encoder runs once, whatever their number."""
         if isinstance(sources, str | Path | Row):
             raise TypeError(f"sources is {sources!r}, expected a list of them")
-        check_counts(beam=beam, batch_size=batch_size)
-        search = choose_search(method, self.model.system.config)
+        check_counts(batch_size=batch_size)
+        chosen = [replace(s, method=choose_search(s.method, self.model.system.config)) for s in searches]
         no_times = self._no_times(times)
-        results: list[Result] = []
         for first in range(0, len(sources), batch_size):
             batch = [read_source(source, self.model) for source in sources[first : first + batch_size]]
             start = time.perf_counter()
             encoded = self._encode(batch)
-            middle = time.perf_counter()
-            hypotheses = self._search(encoded, search, beam, ctc_weight, length_reward)
-            end = time.perf_counter()
-            costs = (middle - start) / len(batch), (end - middle) / len(batch)
-            spans = [None] * len(batch) if no_times else self._spans(encoded, search, hypotheses)
-            factors = self._factors(encoded)
-            for found in zip(batch, hypotheses, factors, spans, strict=True):
-                results.append(self._result(*found, costs, no_times))
-                if on_result is not None:
-                    on_result(results[-1])
+            encoder_s = time.perf_counter() - start
+            said = self._others(encoded) if others else [{}] * len(batch)
+            found = [self._results(batch, encoded, search, encoder_s, no_times) for search in chosen]
+            for n, results in enumerate(zip(*found, strict=True)):
+                yield tuple(replace(result, others=said[n]) for result in results)
+
+    def _results(
+        self, batch: list[Input], encoded: Encoded, search: Search, encoder_s: float, no_times: str | None
+    ) -> list[Result]:
+        """Of one search over a batch."""
+        start = time.perf_counter()
+        nbest = self._search(encoded, search)
+        decoder_s = time.perf_counter() - start
+        best = [found[0] for found in nbest]
+        spans = [None] * len(batch) if no_times else self._spans(encoded, search.method, best)
+        costs = encoder_s / len(batch), decoder_s / len(batch)
+        results = []
+        for item, found, factor, span in zip(batch, nbest, self._factors(encoded), spans, strict=True):
+            result = self._result(item, found[0], factor, span, costs, no_times)
+            if search.nbest > 1:
+                result = replace(result, nbest=tuple(self._alternative(one) for one in found))
+            results.append(result)
         return results
+
+    def _alternative(self, hypothesis: Hypothesis) -> Alternative:
+        text = self.model.tokenizer.decode(hypothesis.tokens)
+        return Alternative(text, hypothesis.tokens, hypothesis.score)
+
+    @torch.inference_mode()
+    def _others(self, encoded: Encoded) -> list[dict[str, str]]:
+        """What the heads of other texts say, greedily."""
+        said: list[dict[str, str]] = [{} for _ in encoded.final.lengths]
+        for text in self.model.system.config.heads:
+            if text != self.model.system.config.output:
+                tokenizer = self.model.tokenizers[text]
+                for known, found in zip(said, ctc_greedy(*encoded.logits(text=text)), strict=True):
+                    known[text] = tokenizer.decode(found.tokens)
+        return said
 
     def timer(self, **options: Any) -> Callable[[Source], tuple[float, float]]:
         """A system for `brctc.evaluate.measure_rtf`: (encoder_s, decoder_s) of one source, with the
@@ -122,25 +171,25 @@ class Recognizer:
     @torch.inference_mode()
     def _encode(self, batch: list[Input]) -> Encoded:
         system = self.model.system
-        return system.encode(pad([item.features for item in batch]).to(system.device), self.model.trim)
+        return system.encode(pad([item.values for item in batch]).to(system.device), self.model.trim)
 
-    def _search(
-        self, encoded: Encoded, search: str, beam: int, ctc_weight: float, length_reward: float
-    ) -> list[Hypothesis]:
-        match search:
+    def _search(self, encoded: Encoded, search: Search) -> list[list[Hypothesis]]:
+        """The best hypotheses of each utterance, the best one first."""
+        beam, nbest = search.beam, search.nbest
+        match search.method:
             case "attention":
-                ctc_weight = ctc_weight if self._has_ctc else 0.0
-                ctc = self._logits(encoded) if ctc_weight else None
-                nbest = attention_beam(*self._decoder(encoded, search), ctc, beam, ctc_weight, length_reward)
+                weight = search.ctc_weight if self._has_ctc else 0.0
+                ctc = self._logits(encoded) if weight else None
+                decoder, memory = self._decoder(encoded, search.method)
+                return attention_beam(decoder, memory, ctc, beam, weight, search.length_reward, nbest)
             case "transducer-greedy":
-                return transducer_greedy(*self._decoder(encoded, search))
+                return [[found] for found in transducer_greedy(*self._decoder(encoded, search.method))]
             case "transducer":
-                nbest = transducer_beam(*self._decoder(encoded, search), beam)
+                return transducer_beam(*self._decoder(encoded, search.method), beam, nbest)
             case "ctc-beam":
-                nbest = ctc_prefix_beam(*self._logits(encoded), beam)
+                return [found[:nbest] for found in ctc_prefix_beam(*self._logits(encoded), beam)]
             case _:
-                return ctc_greedy(*self._logits(encoded))
-        return [best[0] for best in nbest]
+                return [[found] for found in ctc_greedy(*self._logits(encoded))]
 
     def _decoder(self, encoded: Encoded, search: str) -> tuple[Any, Padded]:
         """The decoder of a search, and the tap that it attends to."""

@@ -1,8 +1,18 @@
 """What a recognizer says of an utterance."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brctc.data.manifest import WordTime
+
+
+class Alternative(NamedTuple):
+    """One of the best hypotheses."""
+
+    text: str
+    tokens: list[int]
+    score: float
 
 
 @dataclass(frozen=True)
@@ -30,3 +40,7 @@ class Result:
     word_times: tuple[WordTime, ...] | None
     no_times: str | None
     """Why frames and times are None."""
+    nbest: tuple[Alternative, ...] = ()
+    """The best hypotheses, this one first, where several were asked for."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """What other CTC heads say, by the name of their text: the `transcript` beside a translation."""

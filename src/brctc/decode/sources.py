@@ -1,4 +1,4 @@
-"""What can be recognized, as features: audio files, rows of a manifest, features themselves."""
+"""What can be recognized, as a model takes it: audio files, rows of a manifest, features, texts."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from brctc.data import Prepared, Row, fbank, load_audio
+from brctc.data.batch import SOURCE
+from brctc.data.checks import text_problems
 from brctc.models import Model
 
 
@@ -15,21 +17,24 @@ class Input(NamedTuple):
     """An utterance as a model takes it."""
 
     id: str
-    features: Tensor
-    """(T, F) float32"""
+    values: Tensor
+    """Features (T, F) float32, or tokens (T) of a text."""
     duration_s: float | None
-    """None if the model's features have no clock."""
+    """None if the model's input has no clock."""
 
 
 Source = str | Path | Row | tuple[str, np.ndarray | Tensor] | Input
-"""An audio file, a row of a manifest, an id with features (T, F), or what `read_source` has made of them."""
+"""An audio file, a row of a manifest (audio, or a text to translate), an id with features (T, F), or what
+`read_source` has made of them."""
 
 
 def read_source(source: Source, model: Model) -> Input:
-    """The features that the model wants of a source; an error names the file or id."""
+    """What the model takes of a source; an error names the file or id."""
+    if isinstance(source, Input):
+        return source
+    if model.system.config.encoder.input == "tokens":
+        return _read_text(source, model)
     match source:
-        case Input():
-            return source
         case Row():
             if source.path is None:
                 raise ValueError(f"{source.id}: there is no audio, only text")
@@ -47,14 +52,38 @@ def read_source(source: Source, model: Model) -> Input:
     return found
 
 
+def prepared_source(prepared: Prepared, index: int) -> Source:
+    """An example of a prepared split."""
+    example = prepared.examples[index]
+    if prepared.storage.kind == "text":
+        return Row(example.id, example.texts[SOURCE])
+    return example.id, prepared.features(index)
+
+
 def check_features(name: str, model: Model, prepared: Prepared) -> None:
     """Refuses a split of other features than the model's."""
+    if (model.system.config.encoder.input == "tokens") != (prepared.storage.kind == "text"):
+        takes = model.system.config.encoder.input
+        raise ValueError(f"{name} takes {takes}, but {prepared.directory} holds {prepared.storage.kind}")
+    if prepared.storage.kind == "text":
+        return
     wanted = model.system.input_size
     if wanted != prepared.feature_dim or model.features != prepared.feature_config:
         raise ValueError(
             f"{name} takes {wanted} features of {model.features}, but {prepared.directory} "
             f"has {prepared.feature_dim} of {prepared.feature_config}"
         )
+
+
+def _read_text(source: Source, model: Model) -> Input:
+    if not isinstance(source, Row):
+        raise TypeError(f"the model translates text: a source is {source!r}, expected a Row with a text")
+    if problems := text_problems("text", source.text):
+        raise ValueError(f"{source.id}: {'; '.join(problems)}")
+    tokens = model.tokenizers[SOURCE].encode(source.text)
+    if not tokens:
+        raise ValueError(f"{source.id}: the text has no token")
+    return Input(source.id, torch.tensor(tokens), None)
 
 
 def _read_audio(name: str, path: Path, model: Model, start: int = 0, num_samples: int | None = None) -> Input:
@@ -70,7 +99,7 @@ def _read_audio(name: str, path: Path, model: Model, start: int = 0, num_samples
 
 
 def _check(found: Input, model: Model) -> None:
-    name, features, _ = found
+    name, features = found.id, found.values
     shape, wanted = tuple(features.shape), model.system.input_size
     if len(shape) != 2 or shape[1] != wanted:
         raise ValueError(f"{name}: features of shape {shape}, expected (T, {wanted})")

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from brctc.data import Prepared
+from brctc.data.batch import source_length
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.result import Result
+from brctc.decode.sources import prepared_source
 
 Progress = Callable[[str, int, int], object]
 """Told what is being done, how much of it is, and of how much."""
@@ -25,7 +27,7 @@ def decode_examples(
 ) -> list[Result]:
     """The result of each chosen example, in their order; `options` are those of `Recognizer.recognize`."""
     groups = by_length(prepared, chosen)
-    sources = ([(prepared.examples[i].id, prepared.features(i)) for i in group] for group in groups)
+    sources = ([prepared_source(prepared, i) for i in group] for group in groups)
     found: dict[str, Result] = {}
     for recognized in pool.recognize(sources, **options):
         if recognized.failed:
@@ -37,7 +39,7 @@ def decode_examples(
 
 def by_length(prepared: Prepared, chosen: Sequence[int]) -> list[list[int]]:
     """Batches of examples of similar length, so that there is little padding."""
-    order = sorted(chosen, key=lambda i: prepared.examples[i].num_frames)
+    order = sorted(chosen, key=lambda i: source_length(prepared.examples[i]))
     return [order[first : first + BATCH] for first in range(0, len(order), BATCH)]
 
 

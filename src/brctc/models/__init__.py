@@ -24,7 +24,8 @@ from brctc.models.emformer import State
 from brctc.models.emformer_encoder import EmformerConfig, EmformerEncoder
 from brctc.models.encoder_stream import EncodedFrames, EncoderStream, read_together
 from brctc.models.heads import CTCHead, HeadConfig
-from brctc.models.system import Encoded, System, SystemConfig, count_parameters
+from brctc.models.legonn_encoder import LegoNNConfig, LegoNNEncoder
+from brctc.models.system import Encoded, System, SystemConfig, UpperEncoderConfig, count_parameters
 from brctc.models.transducer import PredictionState, Transducer, TransducerConfig
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "EncoderStream",
     "FINAL",
     "HeadConfig",
+    "LegoNNConfig",
+    "LegoNNEncoder",
     "Memory",
     "Model",
     "PredictionState",
@@ -58,6 +61,7 @@ __all__ = [
     "Transducer",
     "TransducerConfig",
     "TrimConfig",
+    "UpperEncoderConfig",
     "count_parameters",
     "load_model",
     "read_together",

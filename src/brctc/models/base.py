@@ -5,7 +5,7 @@ trimming: the encoder hands a tap out and goes on with what it gets back.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from brctc.config import Config, KeyedError, Kind, Registry
 from brctc.data.batch import Padded
 from brctc.data.subsampling import subsampled_frames
 
-FINAL = "final"
-"""The tap behind an encoder's last layer."""
+MIDDLE, TRIMMED, FINAL = "middle", "trimmed", "final"
+"""Taps: before and after trimming, and behind the last layer, which every encoder has."""
 
 Dim = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -41,14 +41,21 @@ class EncoderConfig(Kind):
     """The tap at which frames can be dropped; None if there is none."""
     streaming: ClassVar[bool] = False
     """Whether it takes streams: then it builds a `StreamingEncoder`."""
+    input: ClassVar[Literal["frames", "tokens"]] = "frames"
+    """What it takes: features (N, T, F), or the tokens (N, T) of a text."""
 
     kind: str
     dim: Dim
     subsampling: int = 1
 
+    @property
+    def up_sampling_factor(self) -> int:
+        """Frames that come of a token, or of a subsampled frame."""
+        return 1
+
     def frames_out(self, frames: int) -> int:
         """How many frames come of so many; 0 or less is too short."""
-        return subsampled_frames(frames, self.subsampling)
+        return self.up_sampling_factor * subsampled_frames(frames, self.subsampling)
 
     def tap_dim(self, tap: str) -> int:
         """D of a tap."""

@@ -10,6 +10,8 @@ from brctc.data.batch import Padded
 from brctc.models.base import (
     ENCODERS,
     FINAL,
+    MIDDLE,
+    TRIMMED,
     Dim,
     Dropout,
     Encoder,
@@ -24,8 +26,6 @@ from brctc.models.conformer import Conformer
 from brctc.models.layers import Dropout as DropoutLayer
 from brctc.models.positions import frame_positions
 from brctc.models.subsampling import Subsampling, check_long_enough
-
-MIDDLE, TRIMMED = "middle", "trimmed"
 
 
 @ENCODERS.register

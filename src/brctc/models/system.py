@@ -1,6 +1,6 @@
 """A whole system: normalisation, an encoder, CTC heads on its taps, and decoders behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -28,10 +28,28 @@ from brctc.trim import trim as trim_frames
 from brctc.trim import trimmed_lengths
 
 
+class UpperEncoderConfig(Config):
+    """An encoder whose input is a tap of what is below it."""
+
+    on: str = FINAL
+    """The tap that it takes: one of the encoder, or an upper encoder before it."""
+    encoder: AnyEncoder
+
+    @model_validator(mode="after")
+    def _takes_frames(self) -> "UpperEncoderConfig":
+        if self.encoder.input != "frames":
+            raise KeyedError("encoder.kind", f"an encoder of kind {self.encoder.kind} takes no frames")
+        if self.encoder.subsampling != 1 or self.encoder.up_sampling_factor != 1:
+            raise KeyedError("encoder.subsampling", "an upper encoder gives as many frames as it takes: 1")
+        return self
+
+
 class SystemConfig(Config):
     """An encoder with its CTC heads, and the decoders behind it."""
 
     encoder: AnyEncoder = ConformerConfig()
+    upper_encoders: dict[str, UpperEncoderConfig] = Field(default_factory=dict)
+    """Encoders on top of it, such as a translation encoder; the name of each is that of its tap."""
     heads: Annotated[dict[str, HeadConfig], Field(default_factory=lambda: {"transcript": HeadConfig()})]
     """The texts that CTC predicts, each with a classifier of frames."""
     decoders: dict[str, AnyDecoder] = Field(default_factory=dict)
@@ -48,6 +66,15 @@ class SystemConfig(Config):
                 f'is "utterance", but an encoder of kind {self.encoder.kind} hears no utterance as a whole'
             )
             raise KeyedError("normalisation", problem)
+        below = list(self.encoder.taps)
+        for name, upper in self.upper_encoders.items():
+            check_name(f"upper_encoders.{name}", name)
+            if name in below:
+                raise KeyedError(f"upper_encoders.{name}", "the encoder has a tap of this name")
+            _check_tap(f"upper_encoders.{name}.on", upper.on, below)
+            below.append(name)
+        if self.encoder.streaming and self.upper_encoders:
+            raise KeyedError("upper_encoders", f"streams end with the encoder of kind {self.encoder.kind}")
         for name, head in self.heads.items():
             check_name(f"heads.{name}", name)
             self.check_tap(f"heads.{name}.on", head.on)
@@ -58,8 +85,30 @@ class SystemConfig(Config):
 
     def check_tap(self, key: str, tap: str) -> None:
         """Refuses a tap that the encoder does not have."""
-        if tap not in self.encoder.taps:
-            raise KeyedError(key, f"there is no tap {tap!r}; the encoder has {', '.join(self.encoder.taps)}")
+        _check_tap(key, tap, self.taps)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Of the encoder, and of those on top of it."""
+        return (*self.encoder.taps, *self.upper_encoders)
+
+    def tap_dim(self, tap: str) -> int:
+        """D of a tap."""
+        upper = self.upper_encoders.get(tap)
+        return self.encoder.tap_dim(tap) if upper is None else upper.encoder.tap_dim(FINAL)
+
+    def only_with(self, taps: Iterable[str], decoders: Iterable[str]) -> "SystemConfig":
+        """The same system with these decoders alone, and as much above the encoder as the taps need."""
+        wanted = {*taps, *(self.decoders[name].on for name in decoders)}
+        for name, upper in reversed(self.upper_encoders.items()):
+            wanted |= {upper.on} if name in wanted else set()
+        there = {*self.encoder.taps, *wanted}
+        parts = {
+            "upper_encoders": {n: upper for n, upper in self.upper_encoders.items() if n in wanted},
+            "heads": {text: head for text, head in self.heads.items() if head.on in there},
+            "decoders": {name: self.decoders[name] for name in self.decoders if name in decoders},
+        }
+        return self.model_copy(update=parts)
 
     @property
     def streaming(self) -> bool:
@@ -75,19 +124,22 @@ class SystemConfig(Config):
 class Encoded:
     """What a system makes of a batch: the encoder's taps, and what heads predict on them when asked."""
 
-    def __init__(self, heads: Mapping[str, nn.Module], output: str) -> None:
+    def __init__(self, system: "System") -> None:
         self.taps: dict[str, Padded] = {}
-        self._heads, self._output = heads, output
+        self._heads: Mapping[str, nn.Module] = system.heads  # pyright: ignore[reportAttributeAccessIssue]
+        self._config = system.config
         self._logits: dict[tuple[str, str, bool], Tensor] = {}
 
     @property
     def final(self) -> Padded:
-        """What decoders attend to."""
+        """What the encoder gives in the end."""
         return self.taps[FINAL]
 
-    def logits(self, tap: str = FINAL, text: str | None = None) -> Padded:
-        """(N, T, C): the CTC output for a text, by default the one of decoding, on a tap."""
-        text = text or self._output
+    def logits(self, tap: str | None = None, text: str | None = None) -> Padded:
+        """(N, T, C): the CTC output for a text, by default the one of decoding, on a tap, by default the one
+        that its head is made for."""
+        text = text or self._config.output
+        tap = tap or (self._config.heads[text].on if text in self._config.heads else FINAL)
         if tap not in self.taps:
             raise ValueError(f"there is no tap {tap!r}; the encoder has {', '.join(self.taps)}")
         hidden, lengths = self.taps[tap]
@@ -119,16 +171,20 @@ class System(nn.Module):
         self.config, self.input_size, self.vocab_sizes = config, input_size, dict(vocab_sizes)
         self.normalisation = Normalisation(config.normalisation, input_size)
         self.encoder: Encoder = config.encoder.build(input_size)
+        uppers = config.upper_encoders
+        self.upper_encoders = nn.ModuleDict(
+            {name: upper.encoder.build(config.tap_dim(upper.on)) for name, upper in uppers.items()}
+        )
         self.heads = nn.ModuleDict(
             {
-                text: CTCHead(config.encoder.tap_dim(head.on), self._vocab_size(f"heads.{text}", text))
+                text: CTCHead(config.tap_dim(head.on), self._vocab_size(f"heads.{text}", text))
                 for text, head in config.heads.items()
             }
         )
         self.decoders = nn.ModuleDict(
             {
                 name: decoder.build(
-                    config.encoder.tap_dim(decoder.on),
+                    config.tap_dim(decoder.on),
                     self._vocab_size(f"decoders.{name}.text", decoder.text),
                 )
                 for name, decoder in config.decoders.items()
@@ -160,10 +216,12 @@ class System(nn.Module):
         Trimming leaves `at_least` so many frames, as `brctc.trimmed_lengths` has it.
         """
         self._check_source(source)
-        encoded = Encoded(self.heads, self.config.output)  # pyright: ignore[reportArgumentType]
+        encoded = Encoded(self)
         cut = None if trim is None else self._trimmer(encoded, trim, at_least)
         normalised = Padded(self.normalisation(*source), source.lengths)
         encoded.taps.update(self.encoder(normalised, cut))
+        for name, upper in self.config.upper_encoders.items():
+            encoded.taps[name] = self.upper_encoders[name](encoded.taps[upper.on])[FINAL]
         return encoded
 
     def _trimmer(self, encoded: Encoded, rule: TrimConfig, at_least: Lengths) -> Trim:
@@ -219,7 +277,7 @@ class System(nn.Module):
             raise ValueError(f"an encoder of kind {kind} has no attention maps of whole utterances")
         training = self.training
         self.eval()
-        encoded = Encoded(self.heads, self.config.output)  # pyright: ignore[reportArgumentType]
+        encoded = Encoded(self)
         cut = None if trim is None else self._trimmer(encoded, trim, 1)
         try:
             weights = maps(Padded(self.normalisation(*source), source.lengths), cut)
@@ -229,7 +287,11 @@ class System(nn.Module):
 
     def _check_source(self, source: Padded) -> None:
         values, lengths = source
-        if values.is_floating_point() and (values.dim() != 3 or values.shape[2] != self.input_size):
+        if self.config.encoder.input == "tokens":
+            if values.dim() != 2 or values.is_floating_point():
+                found = f"{values.dtype} {tuple(values.shape)}"
+                raise ValueError(f"tokens are {found}, expected integers (N, T)")
+        elif values.dim() != 3 or values.shape[2] != self.input_size:
             expected = f"(N, T, {self.input_size})"
             raise ValueError(f"features have shape {tuple(values.shape)}, expected {expected}")
         if lengths.shape != values.shape[:1]:
@@ -237,6 +299,11 @@ class System(nn.Module):
         if lengths.is_cpu and not torch.compiler.is_compiling() and (lengths > values.shape[1]).any():
             n = int(lengths.argmax())
             raise ValueError(f"lengths[{n}] is {int(lengths[n])}, but there are {values.shape[1]} frames")
+
+
+def _check_tap(key: str, tap: str, taps: Sequence[str]) -> None:
+    if tap not in taps:
+        raise KeyedError(key, f"there is no tap {tap!r}; the encoder has {', '.join(taps)}")
 
 
 def _head_of(heads: Mapping[str, nn.Module], text: str) -> nn.Module:

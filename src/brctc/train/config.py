@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from brctc.config import Config, Count, KeyedError, Positive, Share
 from brctc.data import AugmentConfig, FeatureConfig, TokenConfig
+from brctc.data.batch import SOURCE
 from brctc.data.corpora.base import AnyCorpus
 from brctc.data.sampling import BatchConfig, CurriculumConfig
 from brctc.decode.methods import decoder_of
@@ -246,6 +247,13 @@ class Recipe(Config):
             raise KeyedError("features", f"{kind} is not audio: it has none to choose")
         if audio and self.features is None:
             raise KeyedError("features", "missing; audio needs them")
+        takes = self.model.encoder.input
+        if (self.corpus.input == "text") != (takes == "tokens"):
+            given = "text" if self.corpus.input == "text" else "no text"
+            problem = f"an encoder of kind {self.model.encoder.kind} takes {takes}, but {kind} is {given}"
+            raise KeyedError("model.encoder.kind", problem)
+        if takes == "tokens" and SOURCE not in self.tokens:
+            raise KeyedError(f"tokens.{SOURCE}", "missing; it is what the encoder takes")
         if self.corpus.input == "text" and self.model.normalisation != "none":
             raise KeyedError("model.normalisation", "text has nothing to normalise: choose none")
         if (self.corpus.input == "text") != (self.batch.seconds is None):
@@ -258,9 +266,9 @@ class Recipe(Config):
         kinds = {self.model.decoders[name].kind for name in last.decoders}
         if needed is not None and needed not in kinds:
             raise KeyedError("decode.method", f"the last stage does not train the decoder of {method!r}")
-        final = self.model.encoder.taps[-1]
-        trained = any(
-            isinstance(loss, CTCConfig) and (loss.on, loss.text) == (final, self.model.output)
+        head = self.model.heads.get(self.model.output)
+        trained = head is not None and any(
+            isinstance(loss, CTCConfig) and (loss.on, loss.text) == (head.on, self.model.output)
             for loss in last.losses.values()
             if not is_zero(loss.weight)
         )
@@ -283,6 +291,6 @@ class Recipe(Config):
         return config if config.same_as is None else self.tokens[config.same_as]
 
     def system_of(self, stage: Stage) -> SystemConfig:
-        """The system that the stage trains: the decoders that its losses train, and no others."""
-        decoders = {name: self.model.decoders[name] for name in self.model.decoders if name in stage.decoders}
-        return self.model.model_copy(update={"decoders": decoders})
+        """The system that the stage trains: what its losses need, and no more."""
+        taps = {loss.tap for loss in stage.losses.values() if loss.tap is not None}
+        return self.model.only_with(taps, stage.decoders)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from brctc.data import PreparationError, Prepared, RowSource, Source, Tokenizer, prepare_corpus
-from brctc.data.checks import LabelCounts, LengthCheck
+from brctc.data.batch import SOURCE
+from brctc.data.checks import LabelCounts, LengthCheck, TooLong
 from brctc.data.manifest import Row
 from brctc.data.prepare_corpus import SplitProgress, origin_of
 from brctc.data.split import splits_in
@@ -62,22 +63,23 @@ def _texts(examples: Iterable[HasTexts], names: list[str]) -> Iterator[str]:
 
 def length_checks(recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> list[LengthCheck]:
     """What every text must pass: one for each that CTC aligns, or for the output if there is no CTC."""
-    aligned = {
-        loss.ctc_text
-        for stage in recipe.stages.values()
-        for loss in stage.losses.values()
-        if loss.ctc_text is not None
-    }
-    subsampling = recipe.model.encoder.subsampling
-    checks = [LengthCheck(tokenizers[text], subsampling, text) for text in sorted(aligned)]
-    output = recipe.model.output
-    return checks or [LengthCheck(tokenizers[output], subsampling, output, ctc=False)]
+    encoder, output = recipe.model.encoder, recipe.model.output
+    source = tokenizers[SOURCE] if encoder.input == "tokens" else None
+    policies: dict[str, TooLong] = {}
+    for loss in (loss for stage in recipe.stages.values() for loss in stage.losses.values()):
+        if loss.ctc_text is not None and policies.get(loss.ctc_text) != "refused":
+            policies[loss.ctc_text] = loss.too_long
+    return [
+        LengthCheck(tokenizers[text], encoder.subsampling, text, policy, encoder.up_sampling_factor, source)
+        for text, policy in sorted((policies or {output: "ignored"}).items())
+    ]
 
 
 def check_texts(recipe: Recipe, split: Prepared, tokenizers: Mapping[str, Tokenizer]) -> list[str]:
     """Refuses a split that is mostly unknown to a tokenizer, or whose texts are too long for its frames: a
-    loss would only say that it is infinite. Returns what the vocabularies lack, in words."""
-    lacking = []
+    loss would only say that it is infinite. Returns what else is worth a note: what vocabularies lack, and
+    texts that CTC skips."""
+    notes = []
     for check in length_checks(recipe, tokenizers):
         try:
             labels = checked_labels(split, check)
@@ -88,8 +90,14 @@ def check_texts(recipe: Recipe, split: Prepared, tokenizers: Mapping[str, Tokeni
             found = "\n  ".join([*named, *more])
             raise RecipeError(f"corpus.prepared: {split.directory} ({split.split}):\n  {found}") from None
         if what := _lacking(split, tokenizers[check.text], labels):
-            lacking.append(what)
-    return lacking
+            notes.append(what)
+        if labels.too_long:
+            named = ", ".join(labels.longest) + (", ..." if labels.too_long > len(labels.longest) else "")
+            notes.append(
+                f"CTC skips {labels.too_long:,} of the {labels.texts:,} {check.text} texts of "
+                f"{split.split!r}, which have more tokens than frames: {named}"
+            )
+    return notes
 
 
 def _lacking(split: Prepared, tokenizer: Tokenizer, labels: LabelCounts) -> str | None:

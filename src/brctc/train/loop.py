@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from brctc.data.batch import Batch
+from brctc.data.batch import SOURCE, Batch
 from brctc.data.loading import BatchLoader, Parts, cut_id, load_ahead, num_frames, split_batch, text_of
 from brctc.data.sampling import BatchStream, Cut, PlannedBatch, Position, derive_seed
 from brctc.data.tokens import Tokenizer
@@ -186,7 +186,7 @@ class StageLoop:
             seed=derive_seed(self.recipe.seed, "data", self.moment.stage),
             curriculum=self.stage.curriculum,
             count_labels=partial(_count_labels, text=output, tokenizer=run.tokenizers[output]),
-            tokenizer=run.tokenizers.get("source"),
+            tokenizer=run.tokenizers.get(SOURCE),
         )
 
     def _planned(self) -> Iterator[PlannedBatch]:

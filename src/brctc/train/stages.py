@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from brctc.data import Prepared, Tokenizer
+from brctc.data.batch import SOURCE
 from brctc.data.sampling import derive_seed
 from brctc.data.text_checks import checked_labels
 from brctc.files import read_json, remove_unfinished, write_json
@@ -220,7 +221,7 @@ def _objective(run: Run, stage: int) -> Objective:
     torch.manual_seed(derive_seed(recipe.seed, "weights", stage))
     config = list(recipe.stages.values())[stage]
     text_source = run.train.storage.kind == "text"
-    input_size = run.tokenizers["source"].size if text_source else run.train.feature_dim
+    input_size = run.tokenizers[SOURCE].size if text_source else run.train.feature_dim
     sizes = {text: tokenizer.size for text, tokenizer in run.tokenizers.items()}
     system = System(recipe.system_of(config), input_size, sizes)
     return Objective(system, config.losses, config.trim).to(run.processes.device)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from brctc.data import Prepared
-from brctc.data.batch import Batch, Padded, pad
+from brctc.data.batch import SOURCE, Batch, Padded, pad, source_length
 from brctc.decode.ctc import ctc_greedy
 from brctc.evaluate.error_rate import error_rate, unit_of
 from brctc.models import System, TrimConfig
@@ -70,7 +70,7 @@ def _batches(run: Run) -> Iterator[Batch]:
     """Some utterances, spread over the development set, short ones together."""
     dev, wanted = run.dev, run.recipe.monitor.dev_utterances
     chosen = range(0, len(dev), max(1, len(dev) // wanted))[:wanted]
-    order = sorted(chosen, key=lambda i: dev.examples[i].num_frames)
+    order = sorted(chosen, key=lambda i: source_length(dev.examples[i]))
     groups = [order[first : first + BATCH] for first in range(0, len(order), BATCH)]
     for group in groups[run.processes.rank :: run.processes.count]:
         yield load_examples(dev, group, run).to(run.processes.device)
@@ -86,7 +86,7 @@ def load_examples(prepared: Prepared, indices: Any, run: Run) -> Batch:
     }
     source: Padded
     if prepared.storage.kind == "text":
-        source = targets["source"]
+        source = targets[SOURCE]
     else:
         source = pad([torch.from_numpy(prepared.features(i)) for i in indices])
     return Batch([example.id for example in examples], source, texts, targets)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from brctc.config import KeyedError, Kind, Registry
 from brctc.data.batch import Batch
+from brctc.data.checks import TooLong
 from brctc.models.system import Encoded, System, SystemConfig
 from brctc.train.factors import Factor
 
@@ -24,9 +25,19 @@ class LossConfig(Kind):
     """A number, or [step, value] points with straight lines between them; steps of the stage."""
 
     @property
+    def tap(self) -> str | None:
+        """The tap that it is computed on; None if a decoder's own."""
+        return None
+
+    @property
     def ctc_text(self) -> str | None:
         """The text that it aligns with frames; None if it aligns none."""
         return None
+
+    @property
+    def too_long(self) -> TooLong:
+        """What becomes of a text that has more labels than frames."""
+        return "refused"
 
     @property
     def decoder(self) -> str | None:
@@ -68,8 +79,8 @@ def check_head(model: SystemConfig, on: str, text: str) -> None:
     """Refuses a CTC head that there is not."""
     model.check_tap("on", on)
     own = model.heads[text].on if text in model.heads else on
-    if model.encoder.tap_dim(on) != model.encoder.tap_dim(own):
-        sizes = f"{model.encoder.tap_dim(on)} features, that of {own!r} takes {model.encoder.tap_dim(own)}"
+    if model.tap_dim(on) != model.tap_dim(own):
+        sizes = f"{model.tap_dim(on)} features, that of {own!r} takes {model.tap_dim(own)}"
         raise KeyedError("on", f"the tap {on!r} has {sizes}")
     if text not in model.heads:
         raise KeyedError(

@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from brctc.data.batch import Padded
+from brctc.data.checks import TooLong
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.models.base import FINAL
 from brctc.models.system import SystemConfig
@@ -25,6 +26,18 @@ class CTCConfig(LossConfig):
     """The text that it predicts."""
     risk: AnyRisk = NoRiskConfig()
     """Which alignments are preferred."""
+
+    infeasible: Literal["refuse", "skip"] = "refuse"
+    """What to do with a text that has more labels than frames: refuse the corpus, with its id; or skip this
+    loss for it, and let the others train it. How many there are is in the log."""
+
+    @property
+    def too_long(self) -> TooLong:
+        return "counted" if self.infeasible == "skip" else "refused"
+
+    @property
+    def tap(self) -> str | None:
+        return self.on
 
     @property
     def ctc_text(self) -> str | None:
@@ -50,10 +63,13 @@ class CTC(Loss):
     def forward(self, forward: Forward, step: int) -> Tensor:
         config = self.config
         logits = forward.encoded.logits(config.on, config.text)
-        return ctc_loss(logits, forward.batch.targets[config.text], config.risk.at(step))
+        targets, skip = forward.batch.targets[config.text], config.infeasible == "skip"
+        return ctc_loss(logits, targets, config.risk.at(step), skip_infeasible=skip)
 
 
-def ctc_loss(logits: Padded, targets: Padded, risk: BayesRisk | None) -> Tensor:
+def ctc_loss(
+    logits: Padded, targets: Padded, risk: BayesRisk | None, *, skip_infeasible: bool = False
+) -> Tensor:
     """Bayes-risk CTC of (N, T, C) logits, in nats per label."""
     return bayes_risk_ctc_loss(
         logits.values.transpose(0, 1),
@@ -62,4 +78,5 @@ def ctc_loss(logits: Padded, targets: Padded, risk: BayesRisk | None) -> Tensor:
         targets.lengths,
         risk,
         from_logits=True,
+        zero_infinity=skip_infeasible,
     )

@@ -23,6 +23,10 @@ class PeakFirstConfig(LossConfig):
     """Whose CTC head it regularises."""
 
     @property
+    def tap(self) -> str | None:
+        return self.on
+
+    @property
     def ctc_text(self) -> str | None:
         return self.text
 
