@@ -20,6 +20,7 @@ from brctc.evaluate import (
     evaluate_models,
 )
 from brctc.evaluate.metrics import ErrorRateMetric
+from brctc.evaluate.translation_metrics import BLEUMetric, ChrFMetric
 from brctc.models import Model, System, SystemConfig, load_model
 from brctc.trim import trimmed_lengths
 from tests.data.splits import ArrayItem, ArraySource, write_split
@@ -192,11 +193,21 @@ def test_a_translation_is_measured_against_its_own_text(trained, tmp_path):
     items = [ArrayItem(f"u{i}", texts, rng.random((30, 8), np.float32)) for i in range(3)]
     prepare_split(ArraySource(items), tmp_path, "test", Storage("features", None, 8, 0.01))
     prepared = Prepared(tmp_path, "test")
-    found = evaluate_models({"a": model}, prepared, QUICK).systems[0]
+    metrics = {"cer": ErrorRateMetric(unit="char")}
+    found = evaluate_models({"a": model}, prepared, QUICK, metrics=metrics).systems[0]
     said = read_one_by_one(model, prepared, method="ctc-greedy")
-    assert found.scores["error-rate"].value == error_rate(["abba"] * 3, said, "char").rate
-    assert found.scores["error-rate"].detail.endswith(" / 12")
+    assert found.scores["cer"].value == error_rate(["abba"] * 3, said, "char").rate
+    assert found.scores["cer"].detail.endswith(" / 12")
     assert found.down_sampling.oracle == pytest.approx(4 / 30)
+    both = evaluate_models({"a": model, "b": model}, prepared, dataclasses.replace(QUICK, beams=()))
+    assert list(both.metrics) == ["bleu", "chrf"]  # unless its recipe says otherwise
+    assert all(info.higher_is_better for info in both.metrics.values())
+    assert both.systems[0].scores["chrf"] == ChrFMetric().measure(["abba"] * 3, said)
+    assert both.systems[1].differences["bleu"] == Difference(0, 0, 0, 0.5)
+    assert Evaluation.from_json(both.to_json()) == both
+    early = {"bleu": BLEUMetric.model_construct(tokenize="13b")}
+    with pytest.raises(KeyError, match="13b"):  # before anything is decoded
+        evaluate_models({"a": model}, prepared, metrics=early, progress=lambda *_: pytest.fail("too late"))
 
 
 def test_several_processes_find_the_same(trained, evaluation):

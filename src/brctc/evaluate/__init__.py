@@ -5,6 +5,7 @@ from brctc.extras import check_extra
 check_extra()
 
 
+from brctc.evaluate.defaults import default_metrics
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
 from brctc.evaluate.error_rate import Comparison, ErrorRate, compare, error_rate
 from brctc.evaluate.latency import (
@@ -53,6 +54,7 @@ __all__ = [
     "compare",
     "computational_latency_ms",
     "data_collecting_latency_ms",
+    "default_metrics",
     "describe_machine",
     "down_sampling",
     "drift_latency",

@@ -92,15 +92,20 @@ def compare(
     )
 
 
-def _errors_per_utterance(references: Sequence[str], hypotheses: Sequence[str], unit: Unit) -> Array:
-    """(N, 4): substitutions, deletions, insertions and reference tokens of each utterance."""
-    if unit not in ("word", "char"):
-        raise ValueError(f'unit is {unit!r}, expected "word" or "char"')
+def check_pairs(references: Sequence[str], hypotheses: Sequence[str]) -> None:
+    """Refuses texts that are not so many references and as many hypotheses."""
     for name, texts in (("references", references), ("hypotheses", hypotheses)):
         if isinstance(texts, str):
             raise TypeError(f"{name} is one string, expected a sequence of them")
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references and {len(hypotheses)} hypotheses")
+
+
+def _errors_per_utterance(references: Sequence[str], hypotheses: Sequence[str], unit: Unit) -> Array:
+    """(N, 4): substitutions, deletions, insertions and reference tokens of each utterance."""
+    if unit not in ("word", "char"):
+        raise ValueError(f'unit is {unit!r}, expected "word" or "char"')
+    check_pairs(references, hypotheses)
     table = np.zeros((len(references), 4), dtype=np.int64)
     for n, (reference, hypothesis) in enumerate(zip(references, hypotheses, strict=True)):
         wanted, found = _tokens(reference, unit), _tokens(hypothesis, unit)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, SerializeAsAny
 
 from brctc.config import Kind, Registry
-from brctc.evaluate.error_rate import Unit, compare, error_rate, unit_of
+from brctc.evaluate.error_rate import Unit, compare, error_rate
 
 METRICS: Registry["MetricConfig"] = Registry("metric")
 ERROR_RATE = "error rate"
@@ -49,6 +49,8 @@ class MetricInfo:
     higher_is_better: bool
     detail_title: str = ""
     """Of what `Score.detail` says; empty if it says nothing."""
+    note: str = ""
+    """How exactly it is computed, in a line below the table; empty if the title says all."""
 
     def show(self, value: float) -> str:
         """A value with two decimals, without its unit."""
@@ -78,6 +80,13 @@ class MetricConfig(Kind):
         """The second system against the first."""
         raise NotImplementedError
 
+    def describe(self, references: Sequence[str], hypotheses: Sequence[str]) -> str:
+        """What the hypotheses reach, in a line."""
+        info, found = self.info(), self.measure(references, hypotheses)
+        value, low, high = (info.show(number) + info.unit for number in (found.value, found.low, found.high))
+        detail = f"; {info.detail_title} {found.detail}" if info.detail_title else ""
+        return f"{info.title}: {value} ({low} to {high}{detail})"
+
 
 @METRICS.register
 class ErrorRateMetric(MetricConfig):
@@ -98,10 +107,8 @@ class ErrorRateMetric(MetricConfig):
         found = compare(references, first, second, self.unit)
         return Difference(found.difference, found.low, found.high, found.probability_b_better)
 
+    def describe(self, references: Sequence[str], hypotheses: Sequence[str]) -> str:
+        return f"{self.unit} {ERROR_RATE}: {error_rate(references, hypotheses, self.unit)}"
+
 
 AnyMetric = Annotated[SerializeAsAny[MetricConfig], BeforeValidator(METRICS.parse)]
-
-
-def default_metrics(tokens: str) -> dict[str, MetricConfig]:
-    """What a system with tokens of this kind is measured with, if its recipe says nothing."""
-    return {"error-rate": ErrorRateMetric(unit=unit_of(tokens))}

@@ -14,8 +14,9 @@ from brctc.decode.methods import WITH_BEAM, Method, choose_search
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import check_features
 from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
+from brctc.evaluate.defaults import default_metrics
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
-from brctc.evaluate.metrics import METRICS, MetricConfig, default_metrics
+from brctc.evaluate.metrics import METRICS, MetricConfig
 from brctc.evaluate.real_time import RealTime, measure_rtf
 from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.models import Model, TrimConfig, count_parameters
@@ -68,8 +69,8 @@ def evaluate_models(
         prepared: the split to decode.
         options: how much is measured.
         methods: how to search, by name; by default as a model's recipe says, or with the decoder it has.
-        metrics: what is measured, by name; by default what the first model's recipe says, or errors in
-            characters for systems of characters, in words for others.
+        metrics: what is measured, by name; by default what the first model's recipe says, or else BLEU and
+            chrF for translations, errors in characters for other systems of characters, in words for others.
         progress: called after every batch.
     """
     if not model_dirs:
@@ -86,6 +87,7 @@ def evaluate_models(
         for arm in arms:
             check_features(arm.name, arm.model, prepared)
         measured = dict(metrics or _metrics_of(arms[0].model))
+        infos = {name: metric.info() for name, metric in measured.items()}  # before any work is lost
         chosen = spread_indices(len(prepared), options.limit)
         outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
         factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
@@ -100,7 +102,7 @@ def evaluate_models(
         split=prepared.split,
         utterances=len(chosen),
         duration_s=round(sum(prepared.examples[i].duration_s for i in chosen), 3),
-        metrics={name: metric.info() for name, metric in measured.items()},
+        metrics=infos,
         rtf_utterances=min(options.rtf_utterances, len(prepared)),
         sweep_utterances=min(options.sweep_utterances, len(prepared)),
         repeats=options.repeats,
@@ -251,7 +253,7 @@ def _time(
 
 
 def _metrics_of(model: Model) -> Mapping[str, MetricConfig]:
-    """What the model's recipe asks for, or what suits its tokens."""
+    """What the model's recipe asks for, or what suits its output."""
     asked: dict[str, Any] = model.description.get("recipe", {}).get("metrics", {})
     found = {}
     for name, content in asked.items():
@@ -262,7 +264,7 @@ def _metrics_of(model: Model) -> Mapping[str, MetricConfig]:
             raise ValueError(f"the model's recipe: {problems}") from None
         except KeyedError as error:
             raise ValueError(f"the model's recipe: metrics.{name}.{error.key}: {error}") from None
-    return found or default_metrics(model.tokenizer.kind)
+    return found or default_metrics(model.system.config.output, model.tokenizer.kind)
 
 
 def _risk(model: Model) -> str:

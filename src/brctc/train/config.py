@@ -171,8 +171,8 @@ class Recipe(Config):
     monitor: MonitorConfig = MonitorConfig()
     decode: DecodeConfig = DecodeConfig()
     metrics: dict[str, AnyMetric] = Field(default_factory=dict)
-    """What the trained model is measured with, by name, the most important first; errors of words or
-    characters by default."""
+    """What the trained model is measured with, by name, the most important first; by default BLEU and
+    chrF of translations, errors of words or characters of other texts."""
 
     @field_validator("tokens")
     @classmethod
