@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from brctc.data import Prepared
-from brctc.evaluate import Evaluation
+from brctc.evaluate import Difference, Evaluation
 from brctc.files import write_json
 from brctc.report import make_report, name_runs, sections, write_report
 from brctc.report import runs as report_runs
 from brctc.report.escaping import escape
 from brctc.report.pictures import look_at
+from brctc.report.plots import plot_results
 from brctc.report.runs import read_run
 from tests.evaluate.conftest import QUICK
-from tests.report.test_tables import Cells
+from tests.report.test_tables import SIGNATURES, Cells, with_metrics
 
 SECTIONS = ["about", "results", "posteriors", "evolution", "attention", "curves", "speed", "made"]
 
@@ -131,6 +132,40 @@ def test_the_table_has_the_numbers_of_the_json(page):
 
 HIDDEN = "right\u202eleft\u2066\u200b\ufeff\x00\x1b[31m\x7f\u2028\xad\U000e0041"
 SHOWN = r"right\u202eleft\u2066\u200b\ufeff\u0000\u001b[31m\u007f\u2028\u00ad\udb40\udc41"
+
+
+def judged(evaluation, *differences):
+    """The verdicts of the page on a second system that differs so in each metric."""
+    found = dict(zip(evaluation.metrics, differences, strict=True))
+    first, second = evaluation.systems
+    second = dataclasses.replace(second, differences=found)
+    text = sections.results(dataclasses.replace(evaluation, systems=(first, second)))
+    return re.findall(r"<li>(.*?)</li>", text)
+
+
+def test_better_is_what_the_metric_says():
+    """More BLEU is better, more errors are worse; what may be chance is said to be."""
+    two = with_metrics(bleu=SIGNATURES["bleu"], wer=SIGNATURES["wer"])
+    assert judged(two, Difference(1.5, 0.4, 2.6, 0.995), Difference(0.02, 0.01, 0.03, 0.001)) == [
+        "BLEU: brctc is better than plain | CTC (better on 99.5% of the resamples).",
+        "error rate: brctc is worse than plain | CTC (better on 0.1% of the resamples).",
+    ]
+    assert judged(two, Difference(-1.5, -2.6, -0.4, 0.005), Difference(-0.02, -0.03, 0.01, 0.8)) == [
+        "BLEU: brctc is worse than plain | CTC (better on 0.5% of the resamples).",
+        "error rate: brctc is not clearly apart from plain | CTC (better on 80.0% of the resamples).",
+    ]
+    text = sections.results(two)
+    assert "Longer bars of BLEU are better, shorter ones of frames and time." in text
+    assert text.count("BLEU by sacreBLEU: nrefs:1|tok:13a") == 1
+    alone = dataclasses.replace(two, systems=two.systems[:1])
+    assert "<li>" not in sections.results(alone)
+
+
+def test_the_bars_of_bleu_are_bleu():
+    figure = plot_results(with_metrics(bleu=SIGNATURES["bleu"], wer=SIGNATURES["wer"]))
+    bars = figure.get_axes()[0]
+    assert bars.get_xlabel() == "BLEU"
+    assert "brctc: +0.25 points of BLEU" in figure.get_suptitle()
 
 
 def test_invisible_characters_are_shown():

@@ -193,6 +193,30 @@ def test_metrics_of_ones_own():
     assert rows["error rate: difference to plain | CTC, points"][2] == "-0.19"
 
 
+SIGNATURES = {
+    "bleu": MetricInfo("BLEU", "", 1.0, True, "brevity penalty", "BLEU by sacreBLEU: nrefs:1|tok:13a"),
+    "chrf": MetricInfo("chrF", "", 1.0, True, note="chrF by sacreBLEU: nrefs:1|nc:6"),
+    "wer": FOUND.metrics["error-rate"],
+}
+
+
+def test_notes_stand_below_the_table_once():
+    table = results_table(with_metrics(**SIGNATURES))
+    assert table.notes == ("BLEU by sacreBLEU: nrefs:1|tok:13a", "chrF by sacreBLEU: nrefs:1|nc:6")
+    cells = Cells()
+    cells.feed(to_html(table))
+    assert cells.rows[-2:] == [[note] for note in table.notes]
+    assert cells.spans[-1] == len(table.rows[0])
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(to_rich(table))
+    shown = console.export_text()
+    markdown = to_markdown(table)
+    for text in (shown, markdown):
+        assert [text.count(note) for note in table.notes] == [1, 1]
+    assert markdown.endswith("|\n\n" + "\n\n".join(table.notes))
+    assert results_table(FOUND).notes == ()
+
+
 def test_metrics_of_one_title_have_their_names():
     words = FOUND.metrics["error-rate"]
     characters = dataclasses.replace(words, detail_title="errors / characters")

@@ -42,6 +42,7 @@ th[scope=row] { text-align: left; font-weight: 500; white-space: pre; position: 
   background: var(--back); }
 th.group { text-align: left; color: var(--soft); font-weight: 500; border-bottom: 0; }
 th.group, .begins { border-left: 1px solid var(--line); }
+td.note { text-align: left; white-space: normal; color: var(--soft); border-bottom: 0; }
 tbody tr:nth-child(even) > * { background: var(--band); }
 code, pre { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .85rem; }
 pre { overflow: auto; max-height: 24rem; padding: .8rem; background: var(--band); border-radius: 4px; }

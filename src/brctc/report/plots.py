@@ -52,7 +52,7 @@ def plot_results(evaluation: Evaluation) -> Figure:
     speeds.set_xlim(0, max(system.real_time.rtf for system in systems) * 1.3)
     speeds.xaxis.set_major_locator(MaxNLocator(4))
     errors.set_title(f"{info.title}, with its 95% interval")
-    errors.set_xlabel((info.detail_title or info.title) + (f" [{info.unit}]" if info.unit else ""))
+    errors.set_xlabel(f"{info.detail_title or info.title} [{info.unit}]" if info.unit else info.title)
     factors.set_title("frames kept; the mark is the oracle")
     factors.set_xlabel("down-sampling factor")
     speeds.set_title("encoder (full) and decoder (pale)")

@@ -14,7 +14,7 @@ from brctc.report.pictures import example_indices, has_spikes, plot_evolution, p
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import RunFiles
 from brctc.report.style import to_svg
-from brctc.report.tables import results_table, to_html
+from brctc.report.tables import metric_title, results_table, to_html
 
 
 def about(evaluation: Evaluation) -> str:
@@ -43,7 +43,8 @@ than the oracle, labels / frames. Right: one thread, without making the features
     )
     small = "; those of this page are small-scale" if scale(evaluation.corpus) else ""
     return f"""{bars}<div class="wide">{to_html(results_table(evaluation))}</div>
-<p class="soft">The paper's columns are its own results with large models on 178 to 10,000 hours of speech
+{_verdicts(evaluation)}<p class="soft">
+The paper's columns are its own results with large models on 178 to 10,000 hours of speech
 (appendix G; RTF on an Intel Xeon Platinum 8255C){small}. Neither error rates nor RTFs compare across the
 line, the changes do. The difference to {first} is paired: both are judged on the
 same resampled utterances. RTF: seconds of computation per second of input, one thread, batch of one, medians
@@ -58,6 +59,23 @@ def _better(evaluation: Evaluation) -> str:
     if info.higher_is_better:
         return f"Longer bars of {info.title} are better, shorter ones of frames and time."
     return "Shorter is better everywhere."
+
+
+def _verdicts(evaluation: Evaluation) -> str:
+    """Who is better in what, whichever way the metric goes."""
+    first, *others = evaluation.systems
+    said = []
+    for system in others:
+        for name, info in evaluation.metrics.items():
+            title, found = metric_title(evaluation, name), system.differences[name]
+            share = f"better on {found.probability_better:.1%} of the resamples"
+            if found.low <= 0 <= found.high:
+                verdict = f"is not clearly apart from {first.name}"
+            else:
+                better = (found.value > 0) == info.higher_is_better
+                verdict = f"is {'better' if better else 'worse'} than {first.name}"
+            said.append(f"<li>{escape(f'{title}: {system.name} {verdict} ({share}).')}</li>")
+    return f"<ul>{''.join(said)}</ul>\n" if said else ""
 
 
 def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> str:

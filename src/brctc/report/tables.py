@@ -37,6 +37,8 @@ class Table(NamedTuple):
 
     groups: tuple[Group, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Lines below it."""
 
 
 def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
@@ -49,7 +51,8 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
         groups.append(Group(f"the paper, appendix G, {kind}: CTC → BRCTC", names))
         columns += [[measure.of_paper(result) for measure in measures] for result in PAPER[kind]]
     rows = zip([measure.title for measure in measures], *columns, strict=True)
-    return Table(tuple(groups), tuple(rows))
+    notes = dict.fromkeys(info.note for info in evaluation.metrics.values() if info.note)
+    return Table(tuple(groups), tuple(rows), tuple(notes))
 
 
 def to_rich(table: Table) -> RichTable:
@@ -58,6 +61,8 @@ def to_rich(table: Table) -> RichTable:
     rich = RichTable(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
+    if table.notes:
+        rich.caption, rich.caption_justify = Text("\n".join(table.notes), style="table.caption"), "left"
     rich.add_column("", no_wrap=True)  # a title that is cut is none
     for group in table.groups:
         for column in group.columns:
@@ -75,7 +80,9 @@ def to_markdown(table: Table) -> str:
     for group in others:
         head += [f"{column} ({group.title})" for column in group.columns]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *table.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    notes = [part for note in table.notes for part in ("", note)]  # a paragraph each
+    return "\n".join(written + notes)
 
 
 def to_html(table: Table) -> str:
@@ -95,9 +102,13 @@ def to_html(table: Table) -> str:
         + "</tr>\n"
         for title, *cells in table.rows
     )
-    return (
-        f"<table><thead><tr>{first_line}</tr>\n<tr>{second_line}</tr></thead>\n<tbody>{body}</tbody></table>"
+    width = 1 + sum(len(group.columns) for group in table.groups)
+    notes = "".join(
+        f'<tr><td colspan="{width}" class="note">{escape(note)}</td></tr>\n' for note in table.notes
     )
+    foot = f"<tfoot>{notes}</tfoot>" if notes else ""
+    head = f"<thead><tr>{first_line}</tr>\n<tr>{second_line}</tr></thead>"
+    return f"<table>{head}\n<tbody>{body}</tbody>{foot}</table>"
 
 
 def _class(begins_group: bool) -> str:
@@ -165,12 +176,18 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
     ]
 
 
+def metric_title(evaluation: Evaluation, name: str) -> str:
+    """Metrics that are called the same are told apart by their names."""
+    title = evaluation.metrics[name].title
+    alike = [other for other in evaluation.metrics.values() if other.title == title]
+    return title if len(alike) == 1 else f"{title} ({name})"
+
+
 def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[Measure]:
-    """The rows of a metric; the paper's figures are error rates. Metrics that are called the same are told
-    apart by their names, and differences by their metrics."""
+    """The rows of a metric; the paper's figures are error rates. Differences are told apart by their
+    metrics."""
     info, first = evaluation.metrics[name], evaluation.systems[0].name
-    alike = [other for other in evaluation.metrics.values() if other.title == info.title]
-    title = info.title if len(alike) == 1 else f"{info.title} ({name})"
+    title = metric_title(evaluation, name)
     of_which = f"{title}: " if len(evaluation.metrics) > 1 else ""
 
     def score(system: SystemResult) -> str:
