@@ -9,7 +9,10 @@ import time
 
 import pytest
 
+from brctc.cli.decode import show_scores
 from brctc.data import FeatureConfig, Prepared, Row, TokenConfig, Tokenizer, write_manifest
+from brctc.decode import Result
+from brctc.evaluate import default_metrics
 from brctc.models import ConformerConfig, HeadConfig, System, SystemConfig, save_model
 from tests.cli.commands import Command, brctc
 
@@ -169,6 +172,24 @@ def test_features_of_another_kind_are_refused(folder):
     found = brctc(folder, "decode", "model", "--prepared", "slow")
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("brctc decode: the model takes 80 features of ")
+
+
+@pytest.mark.parametrize(
+    ("output", "tokens", "said"),
+    [
+        ("translation", "char", ["BLEU: 100.00 (100.00 to 100.00; brevity penalty 1.000)", "chrF: 100.00 "]),
+        ("transcript", "char", ["char error rate: 0.00%", "word error rate: 0.00%"]),
+        ("transcript", "bpe", ["word error rate: 0.00%"]),
+    ],
+)
+def test_scores_are_those_of_the_output(output, tokens, said, capsys):
+    """A translation has no one right wording: its errors are not counted."""
+    text = "Ja, das ist gut."
+    results = [Result(id, text, [], 0.0, 1.0, None, 0.0, 0.0, *[None] * 5) for id in ("a", "unknown")]
+    show_scores(results, {"a": text}, default_metrics(output, tokens))
+    found = capsys.readouterr().err.splitlines()
+    assert len(found) == len(said)
+    assert all(line.startswith(begins) for line, begins in zip(found, said, strict=True))
 
 
 def test_no_times_of_a_model_that_finishes_early(folder):

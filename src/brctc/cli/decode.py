@@ -23,7 +23,8 @@ from brctc.decode.output import ctm_name
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
 from brctc.decode.sources import Source, check_features, prepared_source
-from brctc.evaluate.error_rate import Unit, error_rate, unit_of
+from brctc.evaluate import MetricConfig, default_metrics
+from brctc.evaluate.metrics import ErrorRateMetric
 from brctc.models import Model
 from brctc.runs import model_directory
 
@@ -87,7 +88,8 @@ class Command:
             decoded.collect(found, self._with_times)
         if decoded.results:
             self._write(decoded.results)
-            show_errors(decoded.results, texts or {}, model.tokenizer.kind)
+            metrics = default_metrics(model.system.config.output, model.tokenizer.kind)
+            show_scores(decoded.results, texts or {}, metrics)
         decoded.complain()
 
     @property
@@ -216,14 +218,16 @@ def write_each(
             write(directory / (file_name(result.id) + ending), result)
 
 
-def show_errors(results: Sequence[Result], texts: Mapping[str, str], kind: str) -> None:
-    """Error rates of words and, for a model of characters, of characters; of those whose text is known."""
+def show_scores(
+    results: Sequence[Result], texts: Mapping[str, str], metrics: Mapping[str, MetricConfig]
+) -> None:
+    """What the metrics say of those whose text is known; errors of characters with those of words."""
     known = [result for result in results if texts.get(result.id, "").strip()]
     if not known:
         return
     references, found = [texts[result.id] for result in known], [result.text for result in known]
-    units: list[Unit] = [unit_of(kind)]
-    if kind == "char" and any(" " in text for text in references):
-        units.append("word")
-    for unit in units:
-        print(f"{unit} error rate: {error_rate(references, found, unit)}", file=sys.stderr)
+    asked = list(metrics.values())
+    if ErrorRateMetric(unit="char") in asked and any(" " in text for text in references):
+        asked.append(ErrorRateMetric(unit="word"))
+    for metric in asked:
+        print(metric.describe(references, found), file=sys.stderr)
