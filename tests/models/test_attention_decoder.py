@@ -83,6 +83,22 @@ def test_loss_by_its_formula(decoder, frames):
     torch.testing.assert_close(decoder.loss(frames, targets), torch.stack(losses).mean())
 
 
+def test_next_tokens_that_are_right(decoder, frames):
+    """Counted one by one, with the true tokens before; an empty target has an end."""
+    targets = toy_batch(target_lengths=(4, 5, 0)).targets[TEXT]
+    right = total = 0
+    for n in range(3):
+        labels = one_of(targets, n).values
+        best = decoder(*one_of(frames, n), labels)[0].argmax(-1).tolist()
+        pairs = list(zip(best, [*labels[0].tolist(), END], strict=True))
+        right, total = right + sum(a == b for a, b in pairs), total + len(pairs)
+    assert decoder.count_right(frames, targets) == (right, total)
+    said = torch.stack([decoder(*frames, targets.values)[:, 0].argmax(-1)], 1)  # its own first tokens
+    own = Padded(said % CLASSES, torch.ones(3, dtype=torch.long))
+    assert decoder.count_right(frames, own)[0] >= int((said < END).sum())
+    assert total == 4 + 5 + 0 + 3
+
+
 def test_loss_of_an_empty_target(decoder, frames):
     """What is left to say is the end."""
     some = Padded(torch.tensor([[1], [2], [0]]), torch.tensor([1, 1, 0]))

@@ -184,11 +184,7 @@ class AttentionDecoder(Decoder):
         Summed over an utterance's tokens and its end, divided by its target length, averaged over
         the batch: the unit of the CTC losses, so that weights between them mean what they say.
         """
-        logits = self(*memory, targets.values)
-        gold = F.pad(targets.values, (0, 1))
-        place = torch.arange(gold.shape[1], device=gold.device)
-        last = targets.lengths.to(gold.device)[:, None]
-        gold = gold.masked_fill(place == last, self.end).masked_fill(place > last, IGNORED)
+        logits, gold = self(*memory, targets.values), self._gold(targets)
         losses = F.cross_entropy(
             logits.flatten(0, 1),
             gold.flatten(),
@@ -196,7 +192,21 @@ class AttentionDecoder(Decoder):
             reduction="none",
             label_smoothing=self.label_smoothing,
         )
-        return (losses.view(gold.shape).sum(1) / last[:, 0].clamp(min=1)).mean()
+        lengths = targets.lengths.to(gold.device)
+        return (losses.view(gold.shape).sum(1) / lengths.clamp(min=1)).mean()
+
+    def count_right(self, memory: Padded, targets: Padded) -> tuple[int, int]:
+        """How many next tokens are right, given the true ones before, and of how many; the ends count."""
+        gold = self._gold(targets)
+        best = self(*memory, targets.values).argmax(-1)
+        return int((best == gold).sum()), int((gold != IGNORED).sum())
+
+    def _gold(self, targets: Padded) -> Tensor:
+        """(N, U + 1): the targets and their ends; IGNORED behind them."""
+        gold = F.pad(targets.values, (0, 1))
+        place = torch.arange(gold.shape[1], device=gold.device)
+        last = targets.lengths.to(gold.device)[:, None]
+        return gold.masked_fill(place == last, self.end).masked_fill(place > last, IGNORED)
 
     def start(self, hidden: Tensor, lengths: Tensor) -> Memory:
         """What `step` needs of the encoder's output."""
