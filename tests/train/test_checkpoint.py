@@ -14,6 +14,7 @@ from brctc.train.checkpoint import (
     CheckpointError,
     average_weights,
     checkpoint_path,
+    choose_checkpoints,
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
@@ -150,6 +151,59 @@ def test_pruning_keeps_regular_ones(tmp_path):
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["4", "5", "6"]
     prune_checkpoints(tmp_path, keep=1)
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["5", "6"]
+
+
+def measured(folder, stage, step, regular=True, **dev):
+    path = checkpoint_path(folder, stage, step)
+    save_checkpoint(path, example(regular=regular, stage=stage, dev=dev))
+    return path
+
+
+def steps_of(paths):
+    return [int(path.name[-7:]) for path in paths]
+
+
+@pytest.mark.parametrize(("name", "sign"), [("dev_accuracy", 1), ("dev_error", -1), ("dev_loss", -1)])
+def test_the_best_ones(tmp_path, name, sign):
+    """More accuracy, fewer errors or less loss; of equal ones, the later; none that a signal wrote."""
+    values = {1: 0.5, 2: 0.9, 3: 0.2, 4: 0.7, 5: 0.7, 6: 0.1}
+    others = {"dev_loss": 0.0} if name != "dev_loss" else {}  # it says less, so it does not count
+    for step, value in values.items():
+        measured(tmp_path, 0, step, **{name: sign * value}, **others)
+    measured(tmp_path, 0, 7, regular=False)
+    paths = list_checkpoints(tmp_path)
+    chosen = {count: steps_of(choose_checkpoints(paths, count, "best")) for count in (1, 2, 3, 9)}
+    assert chosen == {1: [2], 2: [2, 5], 3: [2, 4, 5], 9: [1, 2, 3, 4, 5, 6]}
+    assert steps_of(choose_checkpoints(paths, 2, "last")) == [5, 6]
+
+
+def test_accuracy_says_more_than_errors(tmp_path):
+    measured(tmp_path, 0, 1, dev_accuracy=0.5, dev_error=0.1)
+    measured(tmp_path, 0, 2, dev_accuracy=0.6, dev_error=0.9)
+    assert steps_of(choose_checkpoints(list_checkpoints(tmp_path), 1, "best")) == [2]
+
+
+def test_pruning_keeps_the_best_and_the_newest(tmp_path):
+    for step, accuracy in enumerate((0.5, 0.9, 0.8, 0.2, 0.3, 0.85)):
+        measured(tmp_path, 0, step, dev_accuracy=accuracy)
+        prune_checkpoints(tmp_path, 2, "best")
+        assert steps_of(list_checkpoints(tmp_path))[-1] == step  # a run goes on from it
+    assert steps_of(list_checkpoints(tmp_path)) == [1, 5]
+    measured(tmp_path, 0, 6, regular=False)
+    prune_checkpoints(tmp_path, 2, "best")
+    assert steps_of(list_checkpoints(tmp_path)) == [1, 5, 6]
+    # another stage measures something else: its own come first, however many there are
+    for step, error in enumerate((0.9, 0.8, 0.95)):
+        measured(tmp_path, 1, step, dev_error=error)
+        prune_checkpoints(tmp_path, 2, "best")
+    names = [path.name for path in list_checkpoints(tmp_path)]
+    assert names == ["stage-1-step-0000000", "stage-1-step-0000001", "stage-1-step-0000002"]
+
+
+def test_what_was_not_measured_is_not_the_best(tmp_path):
+    path = measured(tmp_path, 0, 1)
+    with pytest.raises(CheckpointError, match=f"{path.name} was written without a look at the development"):
+        prune_checkpoints(tmp_path, 2, "best")
 
 
 def test_average(tmp_path):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from brctc.train import latest_checkpoint, read_metrics, train
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import ATTENTION, ENCODER, decoder_loss, tiny_recipe
 
+SAID = {"attention": decoder_loss("attention")}
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys, torch
@@ -23,7 +24,18 @@ train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), sys.argv[2], pr
 def test_two_processes_equal_one(tmp_path):
     """With dropout and augmentation; some batches have one utterance, so one process has nothing to do."""
     optimiser = {"peak_rate": 2e-3, "warmup_steps": 3, "accumulate": 2}
-    recipe = tiny_recipe(tmp_path, optimiser=optimiser, batch={"seconds": 1.4})
+    plain = tiny_recipe(tmp_path).model_dump(mode="json")["stages"]
+    stages = {name: stage | {"losses": stage["losses"] | SAID} for name, stage in plain.items()}
+    model = {"encoder": ENCODER, "decoders": {"attention": ATTENTION}}
+    monitor = {"dev_utterances": 10, "tensorboard": False}  # of a batch, the second process has nothing
+    recipe = tiny_recipe(
+        tmp_path,
+        model=model,
+        optimiser=optimiser,
+        batch={"seconds": 1.4},
+        stages=stages,
+        monitor=monitor,
+    )
     train(recipe, tmp_path / "one", progress=False)
     (tmp_path / "recipe.json").write_text(recipe.model_dump_json())
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -40,9 +52,9 @@ def test_two_processes_equal_one(tmp_path):
     assert [line["loss"] for line in first] == pytest.approx([line["loss"] for line in second], rel=1e-6)
     assert min(line["utterances"] for line in first) == 1
     assert [line["frames"] for line in first] == [line["frames"] for line in second]
-    dev = [
-        [line["dev_error"] for line in read_metrics(tmp_path / name) if "dev_error" in line]
-        for name in ("one", "two")
-    ]
-    assert dev[0] == dev[1]
+    first, second = (
+        [line for line in read_metrics(tmp_path / name) if "dev_error" in line] for name in ("one", "two")
+    )
+    for name in ("dev_error", "dev_accuracy"):
+        assert [line[name] for line in first] == [line[name] for line in second]
     assert (tmp_path / "two" / "model" / "model.json").exists()

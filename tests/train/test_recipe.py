@@ -139,6 +139,7 @@ REFUSED = [
     ("stages.first.curriculum.share", 1.5, "stages.first.curriculum.share: "),
     ("decode.ctc_weight", 1.0, "decode.ctc_weight: "),
     ("checkpoints.average", 4, "checkpoints.average: 4 are to be averaged, but keep is 3"),
+    ("checkpoints.average_of", "first", "checkpoints.average_of: expected 'last' or 'best'"),
     ("checkpoints.every_epochs", 1, "checkpoints.every_steps: say either every_steps or every_epochs"),
     ("decode.method", "transducer", "decode.method: the last stage does not train the decoder"),
     ("decode.method", "attention", "decode.method: the last stage does not train the decoder"),
@@ -169,6 +170,14 @@ REFUSED = [
 def test_refusals(content, key, value, message):
     with pytest.raises(RecipeError, match=message):
         parse_recipe(changed(content, key, value), "my.yaml")
+
+
+def test_the_best_are_found_on_the_development_set(content):
+    best = changed(content, "checkpoints.average_of", "best")
+    assert parse_recipe(best).checkpoints.average_of == "best"
+    message = "checkpoints.average_of: the best are found on the development set, but dev_utterances is 0"
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(changed(best, "monitor.dev_utterances", 0))
 
 
 def test_trimming_needs_a_ctc_that_decides(content):

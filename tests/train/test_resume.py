@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from brctc.models import load_model
 from brctc.train import latest_checkpoint, list_checkpoints, read_metrics, signals
 from brctc.train.signals import StopSignal
 from tests.train.children import start_training
-from tests.train.tiny import tiny_recipe
+from tests.train.tiny import best_recipe, tiny_recipe
 
 
 def steps_done(run_dir: Path) -> int:
@@ -110,6 +111,24 @@ def test_killed_again_and_again(uninterrupted, trial, tmp_path):
     assert "resumed from" in (run_dir / "train.log").read_text()
     assert_same(run_dir, whole)
     assert not list(run_dir.rglob(".tmp-*"))
+
+
+@pytest.mark.slow
+def test_the_same_ones_are_the_best_after_a_kill_and_a_signal(tmp_path):
+    recipe = best_recipe(tmp_path)
+    for name, stops in (("whole", ()), ("run", ((signal.SIGTERM, 9), (signal.SIGKILL, 19)))):
+        for number, steps in stops:
+            child = start_training(recipe, tmp_path / name)
+            wait_for(child, tmp_path / name, steps)
+            os.kill(child.pid, number)
+            child.join()
+            assert child.exitcode != 0
+        child = start_training(recipe, tmp_path / name)
+        child.join()
+        assert child.exitcode == 0
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    averaged = [load_model(tmp_path / name / "model").description["averaged"] for name in ("run", "whole")]
+    assert averaged[0] == averaged[1]
 
 
 @pytest.mark.slow

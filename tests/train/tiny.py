@@ -72,3 +72,22 @@ def tiny_recipe(folder: Path, **changes) -> Recipe:
         "monitor": {"dev_utterances": 4, "tensorboard": False},
     }
     return parse_recipe(content | changes)
+
+
+def best_recipe(folder: Path, **changes) -> Recipe:
+    """A stage of CTC alone, then one with an attention decoder; its best two checkpoints make the model.
+
+    The rate is so high that the last checkpoints are not the best ones.
+    """
+    said = {"attention": decoder_loss("attention")}
+    settings = {
+        "model": {"encoder": ENCODER, "decoders": {"attention": ATTENTION}},
+        "optimiser": {"peak_rate": 0.15, "warmup_steps": 3},
+        "stages": {
+            "first": {"steps": 6, "losses": PLAIN},
+            "second": {"steps": 20, "inherit": "encoder", "losses": PLAIN | said},
+        },
+        "checkpoints": {"every_steps": 2, "keep": 3, "average": 2, "average_of": "best"},
+        "monitor": {"dev_utterances": 10, "tensorboard": False},
+    }
+    return tiny_recipe(folder, **(settings | changes))

@@ -8,10 +8,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +23,10 @@ from brctc.files import file_digest, new_directory, remove_directory
 FORMAT = "brctc checkpoint 1"
 STATE, MODEL, OPTIMISER = "state.json", "model.safetensors", "optimiser.safetensors"
 NAME = re.compile(r"stage-(\d+)-step-(\d+)")
+Order = Literal["last", "best"]
+"""Which checkpoints are kept and averaged."""
+QUALITIES = (("dev_accuracy", 1), ("dev_error", -1), ("dev_loss", -1))
+"""What tells how good a checkpoint is, the most telling first, and whether more is better."""
 
 
 class CheckpointError(ValueError):
@@ -104,16 +108,40 @@ def set_aside_damaged(directory: Path) -> list[Path]:
     return [path.rename(path.with_name(f"damaged-{path.name}")) for path in damaged]
 
 
-def prune_checkpoints(directory: Path, keep: int) -> None:
-    """Removes all but the newest `keep` regular checkpoints, and every irregular one before the newest.
+def prune_checkpoints(directory: Path, keep: int, order: Order = "last") -> None:
+    """Removes all but `keep` regular checkpoints, the last or the best ones, and the newest of all.
 
     Irregular ones were written on a signal: they let a run continue but are no part of an average.
     """
     paths = list_checkpoints(directory)
-    regular = [path for path in paths if load_state(path)["regular"]]
-    for path in paths[:-1]:
-        if path not in regular[-keep:]:
+    kept = choose_checkpoints(paths, keep, order)
+    for path in paths[:-1]:  # a run goes on from the newest, however good it is
+        if path not in kept:
             remove_directory(path)
+
+
+def choose_checkpoints(paths: Sequence[Path], count: int, order: Order) -> list[Path]:
+    """So many regular checkpoints of `paths` (oldest first), in their order: the last or the best ones.
+
+    Those of a later stage come before those of an earlier one, whatever was measured there, and of equally
+    good ones the later.
+    """
+    states = {path: load_state(path) for path in paths}
+    regular = [path for path in paths if states[path]["regular"]]
+    ranked = regular
+    if order == "best":
+        ranked = sorted(regular, key=lambda path: (states[path]["stage"], _quality(path, states[path])))
+    chosen = ranked[-count:]
+    return [path for path in regular if path in chosen]
+
+
+def _quality(path: Path, state: Mapping[str, Any]) -> float:
+    """The higher, the better: the first of QUALITIES that was measured."""
+    measured = state.get("dev", {})
+    for name, sign in QUALITIES:
+        if name in measured:
+            return sign * measured[name]
+    raise CheckpointError(f"{path} was written without a look at the development set: how good is it?")
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:

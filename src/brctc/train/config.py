@@ -13,6 +13,7 @@ from brctc.decode.methods import decoder_of
 from brctc.evaluate.metrics import AnyMetric
 from brctc.models import SystemConfig, TrimConfig
 from brctc.models.base import check_name
+from brctc.train.checkpoint import Order
 from brctc.train.factors import is_zero
 from brctc.train.losses import AnyLoss, CTCConfig
 from brctc.train.objective import FACTOR, TOTAL
@@ -109,9 +110,13 @@ class CheckpointConfig(Config):
     every_epochs: Count | None = None
     """Or `every_steps`."""
     keep: Count = 10
-    """So many stay."""
+    """So many stay, and the newest in any case."""
     average: Count = 10
-    """The model is the mean of so many checkpoints, the last ones of the last stage."""
+    """The model is the mean of so many checkpoints of the last stage."""
+    average_of: Order = "last"
+    """Which are averaged, and kept: the last ones, or those that are best on the development set. The best
+    have the highest accuracy of the attention decoder's next token, given the true ones before it; in a stage
+    without that decoder, the lowest error of the last CTC; without CTC, the lowest loss."""
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> "CheckpointConfig":
@@ -190,6 +195,10 @@ class Recipe(Config):
         self._check_texts()
         self._check_features()
         self._check_decoding()
+        if self.checkpoints.average_of == "best" and self.monitor.dev_utterances == 0:
+            raise KeyedError(
+                "checkpoints.average_of", "the best are found on the development set, but dev_utterances is 0"
+            )
         return self
 
     def _check_inheritance(self) -> None:

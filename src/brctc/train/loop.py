@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,8 +97,8 @@ class StageLoop:
                 if self.moment.finished:
                     self._look_back(parts)
                 if regular or self.moment.finished:
-                    self._validate()
-                    self._save(regular=True)  # last: what a killed run has not written, it does again
+                    # saved last: what a killed run has not written, it does again
+                    self._save(regular=True, dev=self._validate())
                 elif stop:
                     self._save(regular=False)
                 if stop:
@@ -219,21 +220,24 @@ class StageLoop:
             return after.step % due.every_steps == 0
         return after.epoch > self.moment.position.epoch and after.epoch % (due.every_epochs or 1) == 0
 
-    def _validate(self) -> None:
+    def _validate(self) -> dict[str, Any]:
+        """What was found on the development set; nothing, if nobody wants to know."""
         if self.recipe.monitor.dev_utterances == 0:
-            return
+            return {}
         step = max(0, self.moment.position.step - 1)
         found = validate(self.objective, self.run, self.stage, step)
         self.run.journal.dev({"step": self.moment.done, "stage": self.name, **found})
+        return found
 
-    def _save(self, regular: bool) -> None:
+    def _save(self, regular: bool, dev: dict[str, Any] | None = None) -> None:
         if not self.run.processes.first:
             return
         path = checkpoint_path(self.run.files.checkpoints, self.moment.stage, self.moment.position.step)
         tensors = optimiser_tensors(self.optimiser, self.parameter_names)
-        state = self.moment.to_state(regular)
+        state = self.moment.to_state(regular) | {"dev": dev or {}}
         save_checkpoint(path, Checkpoint(self.objective.state_dict(), tensors, state))
-        prune_checkpoints(self.run.files.checkpoints, self.recipe.checkpoints.keep)
+        kept = self.recipe.checkpoints
+        prune_checkpoints(self.run.files.checkpoints, kept.keep, kept.average_of)
         self.run.journal.note(f"checkpoint {path.name}")
 
     def _snapshot(self) -> None:

@@ -21,6 +21,7 @@ from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
     average_weights,
+    choose_checkpoints,
     latest_checkpoint,
     list_checkpoints,
     load_state,
@@ -245,14 +246,12 @@ def _describe_stage(run: Run, moment: Moment, system: System) -> str:
 
 
 def _write_model(run: Run, moment: Moment) -> None:
-    """The mean of the last stage's last checkpoints, with all that decoding needs."""
+    """The mean of the last stage's last or best checkpoints, with all that decoding needs."""
     name, stage = list(run.recipe.stages.items())[-1]
-    paths = [
-        path
-        for path in list_checkpoints(run.files.checkpoints)
-        if (state := load_state(path))["regular"] and state["stage"] == moment.stage
-    ]
-    averaged = paths[-run.recipe.checkpoints.average :]
+    settings = run.recipe.checkpoints
+    of_run = list_checkpoints(run.files.checkpoints)
+    paths = [path for path in of_run if load_state(path)["stage"] == moment.stage]
+    averaged = choose_checkpoints(paths, settings.average, settings.average_of)
     objective = _objective(run, moment.stage).cpu()
     _load_weights(objective, average_weights(averaged), averaged[-1])
     ctcs = {term: loss for term, loss in stage.losses.items() if isinstance(loss, CTCConfig)}
@@ -273,7 +272,8 @@ def _write_model(run: Run, moment: Moment) -> None:
         run.files.model, objective.system, run.tokenizers, run.recipe.features, stage.trim, description
     )
     run.journal.note(
-        f"model of {len(averaged)} checkpoints after {moment.done} steps, {moment.seconds:.0f} s"
+        f"model of the {settings.average_of} {len(averaged)} checkpoints after {moment.done} steps, "
+        f"{moment.seconds:.0f} s: {', '.join(path.name for path in averaged)}"
     )
 
 
