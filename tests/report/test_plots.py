@@ -184,6 +184,13 @@ def test_losses_below_zero_have_a_place(runs):
             assert low <= min(line.get_ydata()) <= max(line.get_ydata()) <= high
 
 
+def test_errors_of_translations_are_ctc_errors(runs):
+    metrics = [line | {"dev_texts": {"final": "translation"}} for line in runs[0].metrics]
+    assert plot_curves(runs[:1]).get_suptitle().startswith("Errors and frames kept at the end of training")
+    translated = plot_curves([dataclasses.replace(runs[0], metrics=metrics)])
+    assert translated.get_suptitle().startswith("CTC errors and frames kept at the end of training")
+
+
 def test_curves(runs):
     losses, errors, factors, risks = plot_curves(runs).get_axes()
     found = [line for line in runs[1].metrics if "dev_error" in line]

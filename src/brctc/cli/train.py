@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from brctc.cli.shared import Assignments, Flag, find_recipe, parse_assignments
 from brctc.train import Interrupted, load_recipe, read_metrics, train
+from brctc.train.journal import describe_look
 
 CONTINUES = "The same command with --resume continues."
 
@@ -60,7 +61,6 @@ def describe_last(run_dir: Path) -> str:
     if not looks:
         return ""
     last = looks[-1]
-    error = last.get("dev_error")
-    said = [f"dev loss {last['dev_loss']:.3f}" if error is None else f"dev error {error:.2%}"]
+    said = describe_look(last) or [f"dev loss {last['dev_loss']:.3f}"]
     said += [f"down-sampling factor {last['dev_factor']:.3f}"] if "dev_factor" in last else []
     return ", ".join(said)

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from brctc.evaluate.results import Evaluation, SystemResult
 from brctc.report.runs import RunFiles
 from brctc.report.style import FAINT, INK, colours, new_figure, styled
+from brctc.train.journal import error_name
 
 WIDTH = 10.5
 PERCENTS = (0, 1, 3, 10, 30, 100)
@@ -169,7 +170,9 @@ def _learnt(runs: Sequence[RunFiles]) -> str:
         if dev:
             kept = f" at {dev[-1]['dev_factor']:.2f}" if "dev_factor" in dev[-1] else ""
             parts.append(f"{run.name} {dev[-1]['dev_error']:.1%}{kept}")
-    what = "Errors" if all(run.recipe.model.streaming for run in runs) else "Errors and frames kept"
+    names = {error_name(line) for run in runs for line in run.metrics if "dev_error" in line}
+    what = "CTC errors" if any("CTC" in name for name in names) else "Errors"
+    what += "" if all(run.recipe.model.streaming for run in runs) else " and frames kept"
     return f"{what} at the end of training: " + ("; ".join(parts) or "not looked at")
 
 

@@ -144,7 +144,7 @@ def curves(runs: Sequence[RunFiles]) -> str:
     return figure_html(
         plot_curves(runs),
         """A dotted line begins a new stage. Losses under different risks are not comparable: a risk adds its
-own nats. The development set is decoded greedily at every checkpoint.""",
+own nats. The CTCs are decoded greedily on the development set at every checkpoint.""",
     )
 
 

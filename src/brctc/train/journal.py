@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from brctc.evaluate.defaults import TRANSLATION
 from brctc.files import write_text
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory
@@ -20,8 +21,9 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     A step's line: step (of the whole run, from 1), stage, epoch, loss and its terms by name, rate, factors
     (weights and risk factors, such as "final.risk"), gradient_norm, frames, utterances, and seconds: {data,
     forward, backward, optimiser}. A checkpoint's: step, stage, dev_loss and, if the stage has a CTC,
-    dev_error and dev_errors, if the encoder can be trimmed, dev_factor. At the end of a stage: step, stage,
-    and loss_seconds: {ctc, trim, step}.
+    dev_error, dev_errors and dev_texts, if it has an attention decoder, dev_accuracy and dev_accuracies, if
+    the encoder can be trimmed, dev_factor (`brctc.train.validation` says what they are). At the end of a
+    stage: step, stage, and loss_seconds: {ctc, trim, step}.
     """
     path = RunDirectory(run_dir).metrics_file
     if not path.exists():
@@ -36,6 +38,22 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"line {number} of {path} is damaged ({error}): remove it") from None
     return records
+
+
+def error_name(record: Mapping[str, Any], ctc: str | None = None) -> str:
+    """What the error rate of a CTC, by default of the last one, is called.
+
+    A translation that is worded otherwise than its reference is no error: there, it is said what is counted.
+    """
+    texts: dict[str, str] = record.get("dev_texts", {})
+    text = texts.get(ctc) if ctc is not None else next(reversed(texts.values()), None)
+    return "dev CTC errors" if text == TRANSLATION else "dev error"
+
+
+def describe_look(record: Mapping[str, Any], decimals: int = 2) -> list[str]:
+    """How good the model is on the development set, as far as that was measured."""
+    found = {error_name(record): record.get("dev_error"), "dev accuracy": record.get("dev_accuracy")}
+    return [f"{name} {value:.{decimals}%}" for name, value in found.items() if value is not None]
 
 
 class Journal:
@@ -103,11 +121,12 @@ class Journal:
             return
         self._write(record)
         said = [f"dev loss {record['dev_loss']:.4f}"]
-        said += [f"dev error of {name} {error:.2%}" for name, error in record.get("dev_errors", {}).items()]
+        errors, accuracies = record.get("dev_errors", {}), record.get("dev_accuracies", {})
+        said += [f"{error_name(record, name)} of {name} {error:.2%}" for name, error in errors.items()]
+        said += [f"dev accuracy of {name} {share:.2%}" for name, share in accuracies.items()]
         said += [f"factor {record['dev_factor']:.3f}"] if "dev_factor" in record else []
         self.note(f"step {record['step']}: loss {self._loss:.4f}, {', '.join(said)}")
-        if "dev_error" in record:
-            self._dev = f"dev error {record['dev_error']:.2%}  "
+        self._dev = "".join(f"{part}  " for part in describe_look(record)) or self._dev
 
     def timing(self, record: Mapping[str, Any]) -> None:
         """A line about the speed of a stage."""

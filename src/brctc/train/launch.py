@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory
 from brctc.train.config import Recipe
+from brctc.train.journal import describe_look
 from brctc.train.stages import is_trained
 
 POLL_S = 0.5
@@ -109,10 +110,12 @@ def _display(recipes: Mapping[str, Recipe], directory: Path) -> Iterator[Callabl
 
 
 def _state(record: Mapping[str, Any], narrow: bool = False) -> str:
-    if narrow and "dev_error" in record:
-        return f"error {record['dev_error']:.1%}"
-    shown = (("loss", "loss {:.3f}"), ("dev_error", "dev error {:.1%}"), ("dev_factor", "factor {:.2f}"))
-    return "  ".join(text.format(record[key]) for key, text in shown if key in record)
+    look = describe_look(record, decimals=1)
+    if narrow and look:
+        return look[0].removeprefix("dev ")
+    loss = [f"loss {record['loss']:.3f}"] if "loss" in record else []
+    factor = [f"factor {record['dev_factor']:.2f}"] if "dev_factor" in record else []
+    return "  ".join(loss + look + factor)
 
 
 def last_record(run_dir: Path) -> dict[str, Any]:
