@@ -24,10 +24,15 @@ SURFACE = {
     "reference-times": ["MANIFEST!", "--out!", "--replace"],
     "train": ["RECIPE!", "--out!", "--resume", "--fall-back", "--set"],
     "decode": [
-        "MODEL!", "AUDIO ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
-        "--length-reward", "--batch-size", "--jobs", "--jsonl", "--ctm", "--srt", "--textgrid",
+        "MODEL!", "FILE ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
+        "--length-reward", "--nbest", "--transcript", "--batch-size", "--jobs", "--jsonl", "--ctm", "--srt",
+        "--textgrid",
     ],
     "stream": ["MODEL!", "AUDIO ...", "--fast", "--microphone"],
+    "tune": [
+        "RUN!", "--prepared", "--split", "--ctc-weights", "--length-rewards", "--beam", "--limit", "--jobs",
+        "--out",
+    ],
     "evaluate": [
         "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--beams", "--jobs", "--out",
     ],
@@ -48,7 +53,14 @@ DEFAULTS = {
         "--subsampling": "4",
         "--jobs": "all cores",
     },
-    "decode": {"--split": "test", "--beam": "the recipe's", "--batch-size": "1", "--jobs": "1"},
+    "decode": {
+        "--split": "test",
+        "--beam": "the recipe's",
+        "--nbest": "1",
+        "--batch-size": "1",
+        "--jobs": "1",
+    },
+    "tune": {"--split": "dev", "--beam": "5", "--limit": "all", "--jobs": "1"},
     "evaluate": {"--split": "test", "--beam": "10", "--limit": "all", "--repeats": "3", "--jobs": "1"},
     "latency": {"--split": "test", "--limit": "all", "--jobs": "1", "--out": "latency.html"},
     "report": {"--out": "report.html", "--evaluation": "measure now"},

@@ -177,20 +177,33 @@ def with_metrics(**infos):
 
 def test_metrics_of_ones_own():
     """All of them, in order; the paper's error rates stand beside the first error rate."""
-    bleu, words = MetricInfo("BLEU", "", 100.0, True), FOUND.metrics["error-rate"]
+    bleu, words = MetricInfo("fluency", "", 100.0, True), FOUND.metrics["error-rate"]
     rows = rows_of(results_table(with_metrics(bleu=bleu, wer=words)))
     assert list(rows)[:5] == [
-        "BLEU (95% interval)",
-        "BLEU: difference to plain | CTC, points",
+        "fluency (95% interval)",
+        "fluency: difference to plain | CTC, points",
         "error rate, % (95% interval)",
         "errors / words",
         "error rate: difference to plain | CTC, points",
     ]
-    assert rows["BLEU (95% interval)"][:2] == ["25.00 (10.00 to 90.00)", "50.00 (10.00 to 90.00)"]
-    assert rows["BLEU (95% interval)"][2:] == ["-"] * 4
-    assert rows["BLEU: difference to plain | CTC, points"] == ["-", "+25.00 (+10.00 to +40.00)", *"----"]
+    assert rows["fluency (95% interval)"][:2] == ["25.00 (10.00 to 90.00)", "50.00 (10.00 to 90.00)"]
+    assert rows["fluency (95% interval)"][2:] == ["-"] * 4
+    assert rows["fluency: difference to plain | CTC, points"] == ["-", "+25.00 (+10.00 to +40.00)", *"----"]
     assert rows["error rate, % (95% interval)"][2] == "4.92 → 4.73"
     assert rows["error rate: difference to plain | CTC, points"][2] == "-0.19"
+
+
+def test_translations_stand_beside_the_papers():
+    """Text by the sentence beside appendix I, speech by the second beside table 1."""
+    found = with_metrics(bleu=MetricInfo("BLEU", "", 1.0, True))
+    speech = rows_of(results_table(found))
+    text = rows_of(results_table(dataclasses.replace(found, time_per="sentence")))
+    assert speech["BLEU (95% interval)"][2:] == ["29.30 → 29.10", "28.50 → 28.70"]
+    assert speech["RTF against plain | CTC"][2:] == ["-27%", "-27%"]
+    assert text["BLEU (95% interval)"][2:] == ["31.90 → 31.70", "37.90 → 38.00"]
+    assert text["time against plain | CTC"][2:] == ["-27%", "-27%"]
+    assert text["down-sampling factor"][2:] == ["0.63", "0.63"]
+    assert "seconds per sentence" in text
 
 
 SIGNATURES = {

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from brctc.cli.shared import (
+    Flag,
     OptionalDirectory,
     OptionalFile,
     Processes,
@@ -16,14 +18,15 @@ from brctc.cli.shared import (
     check_names,
     file_name,
 )
-from brctc.data import Prepared, read_manifest
+from brctc.data import Prepared, Row, read_manifest
 from brctc.decode import Result, write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.methods import Method
 from brctc.decode.output import ctm_name
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
 from brctc.decode.sources import Source, check_features, prepared_source
-from brctc.evaluate import MetricConfig, default_metrics
+from brctc.evaluate import MetricConfig
+from brctc.evaluate.defaults import metrics_of
 from brctc.evaluate.metrics import ErrorRateMetric
 from brctc.models import Model
 from brctc.runs import model_directory
@@ -34,7 +37,8 @@ SEARCH = ("method", "beam", "ctc_weight", "length_reward")
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Turn audio into text: audio files, the rows of a manifest, or a prepared split.
+    """Turn audio into text, or translate: files, the rows of a manifest, or a prepared split.
+    - A model that translates text takes text files, with a sentence in each line.
     - A line of the output is an id, a tab and the text. Where the texts are known, the error
       rate follows (on stderr).
     - Times need a model whose spikes are where the words are: one that was trained to finish
@@ -44,12 +48,13 @@ class Command:
       brctc decode exp/mine talk.wav interview.flac
       brctc decode exp/mine --manifest test.tsv --jsonl results.jsonl --ctm words.ctm
       brctc decode exp/mine --prepared data/prepared/mine --split test --method ctc-beam --beam 5
+      brctc decode exp/translation news.txt --nbest 5 --jsonl news.jsonl
     """
 
     model: Annotated[Path, Positional, arg(metavar="MODEL")]
     """The directory of a run or of its model."""
-    audio: Annotated[tuple[Path, ...], Positional, arg(metavar="AUDIO ...", help_behavior_hint="")] = ()
-    """Audio files of any format that libsndfile reads, and of any rate."""
+    files: Annotated[tuple[Path, ...], Positional, arg(metavar="FILE ...", help_behavior_hint="")] = ()
+    """Audio files of any format that libsndfile reads, and of any rate; or text files."""
     manifest: OptionalFile = None
     """A TSV file, as `brctc prepare` takes it."""
     prepared: OptionalDirectory = None
@@ -64,6 +69,10 @@ class Command:
     """Of the joint CTC/attention search."""
     length_reward: Annotated[float | None, FROM_RECIPE] = None
     """Of the joint CTC/attention search, for every token."""
+    nbest: int = 1
+    """Hypotheses of each utterance that --jsonl gets."""
+    transcript: Flag = False
+    """Print what is said, too, behind its translation."""
     batch_size: int = 1
     """Utterances that are encoded together."""
     jobs: Processes = 1
@@ -82,14 +91,15 @@ class Command:
         self._check()
         with RecognizerPool(model_directory(self.model), self.jobs) as pool:
             model, decoded = pool.recognizer.model, Decoded()
+            if self.transcript:
+                check_transcript(model)
             sources, texts = self._find_sources(model, decoded.failed)
             self._check_names(texts)
             found = pool.recognize(batches(sources, self.batch_size), **self._options(model))
             decoded.collect(found, self._with_times)
         if decoded.results:
             self._write(decoded.results)
-            metrics = default_metrics(model.system.config.output, model.tokenizer.kind)
-            show_scores(decoded.results, texts or {}, metrics)
+            show_scores(decoded.results, texts or {}, metrics_of(model))
         decoded.complain()
 
     @property
@@ -97,14 +107,14 @@ class Command:
         return any(path is not None for path in (self.ctm, self.srt, self.textgrid))
 
     def _check(self) -> None:
-        if (bool(self.audio), self.manifest is not None, self.prepared is not None).count(True) != 1:
-            raise ValueError("give one of AUDIO..., --manifest and --prepared")
+        if (bool(self.files), self.manifest is not None, self.prepared is not None).count(True) != 1:
+            raise ValueError("give one of FILE..., --manifest and --prepared")
         check_file(self.jsonl, "--jsonl")
         check_file(self.ctm, "--ctm")
 
     def _check_names(self, texts: Mapping[str, str] | None) -> None:
         """Before the work, whose results would replace one another."""
-        ids = [path.stem for path in self.audio] if texts is None else [*texts]
+        ids = [path.stem for path in self.files] if texts is None else [*texts]
         if self.ctm is not None:
             check_names(ids, ctm_name)
         if self.srt is not None or self.textgrid is not None:
@@ -114,7 +124,8 @@ class Command:
         """Of the search: those given, the recipe's, or the defaults."""
         given = {name: getattr(self, name) for name in SEARCH if getattr(self, name) is not None}
         recipe: dict[str, Any] = model.description.get("recipe", {}).get("decode", {})
-        return {**recipe, **given, "times": self._with_times or self.jsonl is not None}
+        times = self._with_times or self.jsonl is not None
+        return {**recipe, **given, "times": times, "nbest": self.nbest, "others": self.transcript}
 
     def _find_sources(
         self, model: Model, failed: list[str]
@@ -130,11 +141,13 @@ class Command:
             check_features("the model", model, opened)
             texts = {example.id: example.texts.get(output, "") for example in opened.examples}
             return stored_sources(opened, failed), texts
+        if model.system.config.encoder.input == "tokens":
+            return chain.from_iterable(map(read_lines, self.files)), None
         by_id: dict[str, Path] = {}
-        for path in self.audio:
+        for path in self.files:
             if by_id.setdefault(path.stem, path) != path:
                 raise ValueError(f"{by_id[path.stem]} and {path} would both be {path.stem}: use a manifest")
-        return iter(self.audio), None
+        return iter(self.files), None
 
     def _write(self, results: Sequence[Result]) -> None:
         """The files that were asked for; who has no times is named."""
@@ -170,7 +183,7 @@ class Decoded:
                 self.failed += found.failed
                 for result in found.results:
                     self.results.append(result)  # first: what is printed is also written
-                    print(f"{result.id}\t{result.text}", flush=True)
+                    print("\t".join([result.id, result.text, *result.others.values()]), flush=True)
                     if times and result.no_times not in (None, NO_ALIGNMENT):  # not for want of the audio
                         raise ValueError(f"there are no times to write: {result.no_times}")
         except KeyboardInterrupt:
@@ -183,6 +196,23 @@ class Decoded:
         if self.failed:
             several = [f"{len(self.failed)} could not be recognized:"] if len(self.failed) > 1 else []
             raise ValueError("\n  ".join([*several, *self.failed]))
+
+
+def read_lines(path: Path) -> Iterator[Row]:
+    """The sentences of a text file, called by its name and their lines."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path} is not UTF-8: {error.reason} in line {number}") from None
+            yield Row(f"{path.stem}:{number}", " ".join(text.split()))
+
+
+def check_transcript(model: Model) -> None:
+    """Refuses --transcript for a model that says one text only."""
+    if set(model.system.config.heads) <= {model.system.config.output}:
+        raise ValueError("--transcript: the model has no CTC output but that of its text")
 
 
 def stored_sources(prepared: Prepared, failed: list[str]) -> Iterator[Source]:

@@ -3,20 +3,22 @@
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from brctc.decode.methods import Search
 from brctc.decode.recognizer import Recognizer, best_device
 from brctc.decode.result import Result
 from brctc.decode.sources import Source, read_source
 from brctc.plugins import load_plugins
 
+T = TypeVar("T")
 _recognizer: Recognizer | None = None  # of a worker process
 
 
@@ -26,6 +28,13 @@ class Recognized(NamedTuple):
     results: list[Result]
     failed: list[str]
     """Why others could not be read, with their names."""
+
+
+def recognize_grid(
+    recognizer: Recognizer, sources: Sequence[Source], searches: Sequence[Search]
+) -> list[tuple[Result, ...]]:
+    """For each source, the result of every search, of one pass of the encoder."""
+    return list(recognizer.recognize_each(sources, searches, max(1, len(sources)), times=False))
 
 
 def recognize_readable(
@@ -69,13 +78,28 @@ class RecognizerPool:
 
     def recognize(self, batches: Iterable[Sequence[Source]], **options: Any) -> Iterator[Recognized]:
         """What becomes of each batch, in order; `options` are those of `Recognizer.recognize`."""
+        yield from self._run(recognize_readable, batches, options)
+
+    def recognize_grid(
+        self, batches: Iterable[Sequence[Source]], searches: Sequence[Search]
+    ) -> Iterator[list[tuple[Result, ...]]]:
+        """Of each batch, for each source, the result of every search."""
+        yield from self._run(recognize_grid, batches, searches)
+
+    def _run(
+        self,
+        work: Callable[[Recognizer, Sequence[Source], Any], T],
+        batches: Iterable[Sequence[Source]],
+        how: Any,
+    ) -> Iterator[T]:
+        """What `work` makes of each batch, in order, in whatever process."""
         if self._pool is None:
-            yield from (recognize_readable(self.recognizer, batch, options) for batch in batches)
+            yield from (work(self.recognizer, batch, how) for batch in batches)
             return
-        waiting: deque[Future[Recognized]] = deque()
+        waiting: deque[Future[T]] = deque()
         try:
             for batch in batches:
-                waiting.append(self._pool.submit(_recognize, list(batch), options))
+                waiting.append(self._pool.submit(_work, work, list(batch), how))
                 if len(waiting) > 2 * self._jobs:
                     yield waiting.popleft().result()
             while waiting:
@@ -92,6 +116,6 @@ def _begin(directory: str) -> None:
     _recognizer = Recognizer.from_directory(directory, "cpu")
 
 
-def _recognize(sources: Sequence[Source], options: dict[str, Any]) -> Recognized:
+def _work(work: Callable[[Recognizer, Sequence[Source], Any], T], sources: Sequence[Source], how: Any) -> T:
     assert _recognizer is not None, "a worker begins with its model"
-    return recognize_readable(_recognizer, sources, options)
+    return work(_recognizer, sources, how)

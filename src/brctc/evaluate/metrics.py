@@ -10,8 +10,8 @@ from brctc.config import Kind, Registry
 from brctc.evaluate.error_rate import Unit, compare, error_rate
 
 METRICS: Registry["MetricConfig"] = Registry("metric")
-ERROR_RATE = "error rate"
-"""What errors of words or characters are called."""
+ERROR_RATE, BLEU = "error rate", "BLEU"
+"""What the paper's metrics are called: errors of words or characters, and of translations."""
 
 
 @dataclass(frozen=True)

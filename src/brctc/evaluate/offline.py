@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 
-from brctc.config import KeyedError, SectionError, describe_problems
 from brctc.data import CORPORA, Prepared, pad
 from brctc.decode.methods import WITH_BEAM, Method, choose_search
 from brctc.decode.pool import RecognizerPool
-from brctc.decode.sources import check_features
+from brctc.decode.sources import check_features, prepared_source, read_source
 from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
-from brctc.evaluate.defaults import default_metrics
+from brctc.evaluate.defaults import metrics_of
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
-from brctc.evaluate.metrics import METRICS, MetricConfig
+from brctc.evaluate.metrics import MetricConfig
 from brctc.evaluate.real_time import RealTime, measure_rtf
 from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
 from brctc.models import Model, TrimConfig, count_parameters
@@ -86,7 +85,7 @@ def evaluate_models(
         ]
         for arm in arms:
             check_features(arm.name, arm.model, prepared)
-        measured = dict(metrics or _metrics_of(arms[0].model))
+        measured = dict(metrics or metrics_of(arms[0].model))
         infos = {name: metric.info() for name, metric in measured.items()}  # before any work is lost
         chosen = spread_indices(len(prepared), options.limit)
         outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
@@ -109,7 +108,13 @@ def evaluate_models(
         systems=_scored(results, [prepared.examples[i].texts[output] for i in chosen], outputs, measured),
         sweep=swept,
         machine=describe_machine(),
+        time_per="second" if is_heard(prepared) else "sentence",
     )
+
+
+def is_heard(prepared: Prepared) -> bool:
+    """Whether its examples have a duration: texts have none, and are timed by the sentence."""
+    return prepared.storage.kind != "text"
 
 
 def _scored(
@@ -172,7 +177,7 @@ class _Arm:
         after: list[int] = []
         labels: list[int] = []
         for group in by_length(prepared, chosen):
-            source = pad([torch.from_numpy(prepared.features(i)) for i in group])
+            source = pad([read_source(prepared_source(prepared, i), model).values for i in group])
             encoded = model.system.encode(source.to(model.system.device))
             lengths = encoded.taps[tap].lengths
             before += lengths.tolist()
@@ -225,8 +230,8 @@ def _time(
 ) -> list[RealTime]:
     """All searches in one run, taking turns; ratios are to the first one with the same beam."""
     chosen = spread_indices(len(prepared), options.rtf_utterances)
-    sources = [(prepared.examples[i].id, prepared.features(i)) for i in chosen]
-    durations_s = [prepared.examples[i].duration_s for i in chosen]
+    sources = [prepared_source(prepared, i) for i in chosen]
+    durations_s = [prepared.examples[i].duration_s if is_heard(prepared) else 1.0 for i in chosen]
     total = len(searches) * len(sources) * (options.repeats + 1)
     done = 0
 
@@ -250,21 +255,6 @@ def _time(
         first = baseline.setdefault(search["beam"], row.rtf)
         found.append(row._replace(name=arm.name, ratio=row.rtf / first))
     return found
-
-
-def _metrics_of(model: Model) -> Mapping[str, MetricConfig]:
-    """What the model's recipe asks for, or what suits its output."""
-    asked: dict[str, Any] = model.description.get("recipe", {}).get("metrics", {})
-    found = {}
-    for name, content in asked.items():
-        try:
-            found[name] = METRICS.parse(content)
-        except SectionError as error:
-            problems = describe_problems(error.error, error.config, f"metrics.{name}")
-            raise ValueError(f"the model's recipe: {problems}") from None
-        except KeyedError as error:
-            raise ValueError(f"the model's recipe: metrics.{name}.{error.key}: {error}") from None
-    return found or default_metrics(model.system.config.output, model.tokenizer.kind)
 
 
 def _risk(model: Model) -> str:

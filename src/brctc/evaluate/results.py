@@ -6,7 +6,7 @@ import os
 import platform
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -48,6 +48,20 @@ class SystemResult:
     real_time: RealTime
 
 
+class TimeUnit(NamedTuple):
+    """What computation is divided by, as tables and plots call it."""
+
+    title: str
+    short: str
+    axis: str
+
+
+TIME_UNITS = {
+    "second": TimeUnit("real-time factor, RTF", "RTF", "computation [s per s of input]"),
+    "sentence": TimeUnit("seconds per sentence", "time", "computation [s per sentence]"),
+}
+
+
 @dataclass(frozen=True)
 class BeamPoint:
     """A system's speed with one size of the beam."""
@@ -75,6 +89,13 @@ class Evaluation:
     systems: tuple[SystemResult, ...]
     sweep: tuple[BeamPoint, ...]
     machine: dict[str, str]
+    time_per: Literal["second", "sentence"] = "second"
+    """What times are of: a second of input, or, where that has no duration, a sentence."""
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        """How times are shown."""
+        return TIME_UNITS[self.time_per]
 
     @property
     def main_metric(self) -> tuple[str, MetricInfo]:

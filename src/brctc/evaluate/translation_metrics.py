@@ -14,7 +14,7 @@ from pydantic import field_validator
 from brctc.config import did_you_mean
 from brctc.evaluate.bootstrap import Array, interval, resampled_sums
 from brctc.evaluate.error_rate import check_pairs
-from brctc.evaluate.metrics import METRICS, Difference, MetricConfig, MetricInfo, Score
+from brctc.evaluate.metrics import BLEU, METRICS, Difference, MetricConfig, MetricInfo, Score
 
 SEED = 0
 """Of the draws: the same for all systems and every run."""
@@ -76,7 +76,7 @@ class TranslationMetric(MetricConfig):
 class BLEUMetric(TranslationMetric):
     """BLEU of a corpus."""
 
-    title = "BLEU"
+    title = BLEU
     detail_title = "brevity penalty"
 
     kind: Literal["bleu"] = "bleu"

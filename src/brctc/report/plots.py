@@ -57,7 +57,7 @@ def plot_results(evaluation: Evaluation) -> Figure:
     factors.set_title("frames kept; the mark is the oracle")
     factors.set_xlabel("down-sampling factor")
     speeds.set_title("encoder (full) and decoder (pale)")
-    speeds.set_xlabel("computation [s per s of input]")
+    speeds.set_xlabel(evaluation.time_unit.axis)
     return figure
 
 
@@ -113,7 +113,7 @@ def plot_beams(evaluation: Evaluation) -> Figure:
         panel.plot(sizes, encoder, "--", color=shade, linewidth=1, label="its encoder alone")
     figure.legend(loc="outside right upper")
     panel.set_xlabel("beam [hypotheses]")
-    panel.set_ylabel("computation [s per s of input]")
+    panel.set_ylabel(evaluation.time_unit.axis)
     panel.set_ylim(0)
     return figure
 

@@ -27,9 +27,15 @@ off after half of the encoder, and everything behind it has less to do."""
     effect = trimmed if any(system.trimmable for system in evaluation.systems) else online
     return f"""<p>CTC decides what a model says; Bayes-risk CTC
 (<a href="https://arxiv.org/abs/2210.07499">Tian et al., ICLR 2023</a>) also decides when. {effect}</p>
-<p>Compared here: {names}, on {evaluation.utterances:,} utterances ({evaluation.duration_s / 60:.1f} min) of
+<p>Compared here: {names}, on {evaluation.utterances:,} {_examples(evaluation)} of
 {where}.{caution(evaluation.corpus)}</p>
 """
+
+
+def _examples(evaluation: Evaluation) -> str:
+    if evaluation.time_per == "sentence":
+        return "sentences"
+    return f"utterances ({evaluation.duration_s / 60:.1f} min)"
 
 
 def results(evaluation: Evaluation) -> str:
@@ -41,14 +47,15 @@ def results(evaluation: Evaluation) -> str:
 Middle: pale bars show what trimming would keep of a model that is not trimmed; no alignment fits into less
 than the oracle, labels / frames. Right: one thread, without making the features.""",
     )
+    of_input = " of input" if evaluation.time_per == "second" else ""
     small = "; those of this page are small-scale" if scale(evaluation.corpus) else ""
     return f"""{bars}<div class="wide">{to_html(results_table(evaluation))}</div>
 {_verdicts(evaluation)}<p class="soft">
-The paper's columns are its own results with large models on 178 to 10,000 hours of speech
-(appendix G; RTF on an Intel Xeon Platinum 8255C){small}. Neither error rates nor RTFs compare across the
+The paper's columns are its own results with large models on large corpora (times on an Intel Xeon Platinum
+8255C){small}. Neither scores nor times compare across the
 line, the changes do. The difference to {first} is paired: both are judged on the
-same resampled utterances. RTF: seconds of computation per second of input, one thread, batch of one, medians
-of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
+same resampled utterances. Times: seconds of computation per {evaluation.time_per}{of_input}, one thread,
+batch of one, medians of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
 turns.{_clock_note(evaluation)}</p>
 """
 

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from brctc.evaluate.metrics import ERROR_RATE
+from brctc.evaluate.metrics import BLEU, ERROR_RATE
 from brctc.evaluate.results import Evaluation, SystemResult, scale
 from brctc.report.escaping import escape
 from brctc.report.paper import PAPER, PaperResult
@@ -47,9 +47,10 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
     measures = [m for m in _measures(evaluation) if len(evaluation.systems) > 1 or not m.compares]
     columns = [[measure.of_system(system) for measure in measures] for system in evaluation.systems]
     for kind in _kinds(evaluation) if paper else ():
-        names = tuple(f"{p.corpus} {p.test_set}, {p.hours:,} h" for p in PAPER[kind])
-        groups.append(Group(f"the paper, appendix G, {kind}: CTC → BRCTC", names))
-        columns += [[measure.of_paper(result) for measure in measures] for result in PAPER[kind]]
+        place, results = PAPER[kind]
+        names = tuple(f"{p.corpus} {p.test_set}, {p.size}" for p in results)
+        groups.append(Group(f"the paper, {place}: CTC → BRCTC", names))
+        columns += [[measure.of_paper(result) for measure in measures] for result in results]
     rows = zip([measure.title for measure in measures], *columns, strict=True)
     notes = dict.fromkeys(info.note for info in evaluation.metrics.values() if info.note)
     return Table(tuple(groups), tuple(rows), tuple(notes))
@@ -131,18 +132,21 @@ def _of_ours(evaluation: Evaluation) -> str:
 
 def _kinds(evaluation: Evaluation) -> list[str]:
     """The paper's systems to compare with; a CTC system of ours is shown beside its transducers."""
+    if evaluation.main_metric[1].title == BLEU:
+        return ["text translation" if evaluation.time_per == "sentence" else "speech translation"]
     methods = {system.method.removesuffix("-greedy") for system in evaluation.systems}
     kinds = [kind for kind in ("attention", "transducer") if kind in methods]
     return kinds or ["transducer"]
 
 
 def _measures(evaluation: Evaluation) -> list[Measure]:
-    first = evaluation.systems[0].name
-    error_rates = [name for name, info in evaluation.metrics.items() if info.title == ERROR_RATE]
+    first, unit = evaluation.systems[0].name, evaluation.time_unit
+    papers = BLEU if evaluation.main_metric[1].title == BLEU else ERROR_RATE
+    of_paper = [name for name, info in evaluation.metrics.items() if info.title == papers][:1]
     scores = [
         measure
         for name in evaluation.metrics
-        for measure in _score_measures(evaluation, name, of_paper=name in error_rates[:1])
+        for measure in _score_measures(evaluation, name, of_paper=name in of_paper)
     ]
     return [
         *scores,
@@ -156,23 +160,23 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
             lambda s: f"{s.down_sampling.oracle:.3f}",
             lambda p: f"{p.oracle:.2f}",
         ),
-        Measure("real-time factor, RTF", lambda s: _rtf(s.real_time.rtf), lambda p: _pair(p.rtf)),
+        Measure(unit.title, lambda s: _rtf(s.real_time.rtf), lambda p: _pair(p.time)),
         Measure("  of the encoder", lambda s: _rtf(s.real_time.encoder_rtf)),
         Measure("  of the decoder", lambda s: _rtf(s.real_time.decoder_rtf)),
         Measure(
-            f"RTF against {first}",
+            f"{unit.short} against {first}",
             lambda s: f"{s.real_time.ratio - 1:+.0%}" if s.differences else NOTHING,
-            lambda p: f"{p.rtf[1] / p.rtf[0] - 1:+.0%}",
+            lambda p: f"{p.time[1] / p.time[0] - 1:+.0%}",
             compares=True,
         ),
         Measure(
             "search",
             lambda s: s.method if s.beam is None else f"{s.method}, beam {s.beam}",
-            lambda p: "beam 10",
+            lambda p: f"beam {p.beam}",
         ),
         Measure("risk at the end", lambda s: s.risk, lambda p: f"early-finish {p.risk:g}"),
         Measure("parameters", lambda s: f"{s.parameters / 1e6:.2f} M"),
-        Measure("training", _training, lambda p: "100 epochs"),
+        Measure("training", _training, lambda p: f"{p.epochs} epochs"),
     ]
 
 
@@ -184,7 +188,7 @@ def metric_title(evaluation: Evaluation, name: str) -> str:
 
 
 def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[Measure]:
-    """The rows of a metric; the paper's figures are error rates. Differences are told apart by their
+    """The rows of a metric; the paper has error rates, or BLEU. Differences are told apart by their
     metrics."""
     info, first = evaluation.metrics[name], evaluation.systems[0].name
     title = metric_title(evaluation, name)
@@ -201,7 +205,7 @@ def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[M
         bounds = f"{info.show_signed(found.low)} to {info.show_signed(found.high)}"
         return f"{info.show_signed(found.value)} ({bounds})"
 
-    paper = (lambda p: _pair(p.error), lambda p: f"{p.error[1] - p.error[0]:+.2f}")
+    paper = (lambda p: _pair(p.score), lambda p: f"{p.score[1] - p.score[0]:+.2f}")
     shown, changed = paper if of_paper else (Measure._field_defaults["of_paper"],) * 2
     unit = f", {info.unit}" if info.unit else ""
     rows = [Measure(f"{title}{unit} (95% interval)", score, shown)]
