@@ -124,10 +124,17 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """All tokens (N, U, D) at once; none sees a later one."""
+        return self._look_up(self._look_back(x), key, value, mask)
+
+    def cross_weights(self, x: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+        """(N, H, U, T): what `forward` takes from each frame."""
+        query = split_heads(self.query(self.cross_norm(self._look_back(x))), self.heads)
+        return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + mask).softmax(-1)
+
+    def _look_back(self, x: Tensor) -> Tensor:
         query, own_key, own_value = split_parts(self.project(self.self_norm(x)), 3, self.heads)
         attended = join_heads(F.scaled_dot_product_attention(query, own_key, own_value, is_causal=True))
-        x = x + self.dropout(self.self_out(attended))
-        return self._look_up(x, key, value, mask)
+        return x + self.dropout(self.self_out(attended))
 
     def step(
         self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor, past: Tensor | None
@@ -177,6 +184,19 @@ class AttentionDecoder(Decoder):
         for layer, key, value in zip(self.layers, memory.keys, memory.values, strict=True):
             x = layer(x, key, value, memory.mask)
         return self.out(self.norm(x))
+
+    @torch.no_grad()
+    def attention_weights(self, hidden: Padded, targets: Tensor) -> Tensor:
+        """(N, L, H, U + 1, T): what each of L layers takes from each frame, for every token and the end."""
+        memory = self.start(*hidden)
+        tokens = F.pad(targets, (1, 0), value=self.end)
+        x = self.embedding(tokens)
+        x = x + frame_positions(tokens.shape[1], x)
+        found = []
+        for layer, key, value in zip(self.layers, memory.keys, memory.values, strict=True):
+            found.append(layer.cross_weights(x, key, memory.mask))
+            x = layer(x, key, value, memory.mask)
+        return torch.stack(found, 1)
 
     def loss(self, memory: Padded, targets: Padded) -> Tensor:
         """Cross-entropy against (1 - s) of the gold token and s of all classes alike; s is label_smoothing.

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from brctc.data import Prepared
+from brctc.data.batch import source_length
 from brctc.models import ConformerConfig, Model
 from brctc.report.pictures import Look, look_at, one_source
 from brctc.report.runs import RunFiles
@@ -22,30 +23,36 @@ WIDTH, SMALL, LARGE = 10.0, 1.05, 1.9
 TRIED = 20
 """Utterances of which one is shown that all models read right, if there is one."""
 
+TRANSCRIPT = "transcript"  # what word times are of
+
 Span = tuple[int, int]
 
 
 def attention_index(runs: Sequence[RunFiles], prepared: Prepared) -> int:
     """An utterance of medium length; if possible, one that all models read right."""
-    frames = [utterance.num_frames for utterance in prepared.examples]
+    frames = [source_length(utterance) for utterance in prepared.examples]
     medium = median(frames)
     order = sorted(range(len(frames)), key=lambda i: abs(frames[i] - medium))
     for index in order[:TRIED]:
-        said = [run.model.tokenizer.decode(look_at(run.model, prepared, index).tokens) for run in runs]
-        wanted = prepared.examples[index].texts
-        if all(text == wanted[run.model.system.config.output] for text, run in zip(said, runs, strict=True)):
+        if all(_reads_right(run.model, prepared, index) for run in runs):
             return index
     return order[0]
+
+
+def _reads_right(model: Model, prepared: Prepared, index: int) -> bool:
+    text = model.watched_text
+    assert text is not None, "has_spikes has seen to it"
+    said = model.tokenizers[text].decode(look_at(model, prepared, index).tokens)
+    return said == prepared.examples[index].texts[text]
 
 
 @styled
 def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
     """Models side by side, layers below one another; boxes mark what each spike has to fetch."""
-    source = one_source(prepared, index)
     looks = [look_at(run.model, prepared, index) for run in runs]
     systems = [run.model.system for run in runs]
     weights = [
-        system.encoder_attention(source.to(system.device), run.model.trim)
+        system.encoder_attention(one_source(run.model, prepared, index).to(system.device), run.model.trim)
         for system, run in zip(systems, runs, strict=True)
     ]
     maps = [[layer.float().cpu().numpy() for layer in layers] for layers in weights]
@@ -87,8 +94,9 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
 
 
 def has_maps(model: Model) -> bool:
-    """Whether its encoder shows what its frames attend to."""
-    return hasattr(model.system.encoder, "attention_weights")
+    """Whether its encoder shows what its frames attend to, and all layers have the same frames at first."""
+    up_sampled = model.system.config.encoder.up_sampling_factor > 1
+    return hasattr(model.system.encoder, "attention_weights") and not up_sampled
 
 
 def _first_layers(run: RunFiles, layers: Sequence[np.ndarray]) -> int:
@@ -101,10 +109,10 @@ def _sources(run: RunFiles, look: Look, prepared: Prepared, index: int) -> list[
     """The encoder frames (first, last + 1) in which each token of a right output really is, if known."""
     utterance = prepared.examples[index]
     times = utterance.word_times or ()
-    said = run.model.tokenizer.decode(look.tokens)
-    if said != utterance.texts["transcript"] or len(times) != len(look.tokens):
+    said = run.model.tokenizers[run.model.watched_text or TRANSCRIPT].decode(look.tokens)
+    if said != utterance.texts[TRANSCRIPT] or len(times) != len(look.tokens):
         return None
-    clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
+    clock = input_clock(prepared, run.model.system.config.encoder)
     total = len(look.spikes.blank)
     middles = clock.middles(total) / clock.per_second
     spans = []

@@ -8,15 +8,18 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from brctc.data import Example, Padded, Prepared, WordTime
+from brctc.data import Example, Padded, Prepared, WordTime, pad
+from brctc.data.batch import source_length
 from brctc.decode import Recognizer
+from brctc.decode.sources import prepared_source, read_source
 from brctc.decode.times import spike_times
 from brctc.evaluate import common_words, drift_latency
-from brctc.models import Model
+from brctc.models import AttentionDecoder, Model
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import (
     Clock,
     Spikes,
+    draw_decoder_attention,
     draw_input,
     draw_spikes,
     draw_words,
@@ -52,36 +55,37 @@ class Look(NamedTuple):
 @torch.inference_mode()
 def look_at(model: Model, prepared: Prepared, index: int) -> Look:
     """The posterior where the model can be trimmed, online of the only one, and the trimming that follows."""
-    if not has_spikes(model):
-        raise ValueError(f"the model has no CTC head for {model.system.config.output}: it has no spikes")
-    encoded = model.system.encode(one_source(prepared, index).to(model.system.device), model.trim)
-    logits = encoded.logits(model.watched_tap, model.system.config.output).values
+    text = model.watched_text
+    if text is None:
+        raise ValueError("the model's encoder has no CTC head: it has no spikes")
+    encoded = model.system.encode(one_source(model, prepared, index).to(model.system.device), model.trim)
+    logits = encoded.logits(model.watched_tap, text).values
     posterior = logits[0].float().softmax(-1).cpu().numpy()
-    spikes, tokens, frames = said_spikes(posterior, model.tokenizer)
+    spikes, tokens, frames = said_spikes(posterior, model.tokenizers[text])
     return Look(spikes, tokens, frames, int(encoded.final.lengths[0]))
 
 
 def has_spikes(model: Model) -> bool:
-    """Whether a CTC head predicts what the model gives out."""
-    return model.system.config.output in model.system.config.heads
+    """Whether a CTC head predicts a text on what the encoder gives."""
+    return model.watched_text is not None
 
 
-def one_source(prepared: Prepared, index: int) -> Padded:
-    """The features of one utterance, as a batch."""
-    features = torch.from_numpy(prepared.features(index))[None]
-    return Padded(features, torch.tensor([features.shape[1]]))
+def one_source(model: Model, prepared: Prepared, index: int) -> Padded:
+    """One example as the model takes it, as a batch."""
+    return pad([read_source(prepared_source(prepared, index), model).values])
 
 
 def example_indices(prepared: Prepared, count: int) -> list[int]:
     """A few utterances to look at, from short to long."""
-    order = sorted(range(len(prepared)), key=lambda i: prepared.examples[i].num_frames)
+    order = sorted(range(len(prepared)), key=lambda i: source_length(prepared.examples[i]))
     places = np.linspace(0, len(order) - 1, min(count, len(order)) + 2)[1:-1]
     return [order[round(place)] for place in places]
 
 
 @styled
 def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> Figure:
-    """The input, and below it each model's spikes, with what is cut off."""
+    """The input, and below it each model's spikes, with what is cut off; of a text, also where the decoder
+    looks for each token of its translation."""
     looks = [look_at(run.model, prepared, index) for run in runs]
     utterance = prepared.examples[index]
     words = [_timed_words(run, prepared, index) for run in runs]
@@ -89,13 +93,14 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     width, input_height = _input_size(prepared, index)
     titles = [_said(run, look, utterance, width - MARGIN) for run, look in zip(runs, looks, strict=True)]
     lines = sum(text.count("\n") for text in titles)
-    figure = new_figure(width, 1.2 + input_height + 1.3 * len(runs) + LINE * lines, title)
-    ratios = [input_height, *([1.3] * len(runs))]
-    top, *panels = figure.subplots(len(runs) + 1, 1, sharex=True, height_ratios=ratios)
-    draw_input(top, prepared, index)
-    for panel, run, look, text, said_words in zip(panels, runs, looks, titles, words, strict=True):
-        clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
-        panel.set_xlabel(clock.unit if panel is panels[-1] else "")
+    maps = [decoder_attention(run.model, prepared, index) for run in runs]
+    heights = [height for found in maps for height in ([1.3] if found is None else [1.3, _map_height(found)])]
+    figure = new_figure(width, 1.2 + input_height + sum(heights) + LINE * lines, title)
+    top, *panels = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[input_height, *heights])
+    draw_input(top, prepared, index, runs[0].model)
+    rest = iter(panels)
+    for run, look, text, said_words, found in zip(runs, looks, titles, words, maps, strict=True):
+        panel, clock = next(rest), input_clock(prepared, run.model.system.config.encoder)
         shades = None
         if said_words is not None and utterance.word_times:
             draw_words(panel, utterance.word_times, clock)
@@ -104,13 +109,44 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
         _shade_cut(panel, look, clock)
         panel.set_title(text)
         panel.set_ylabel("probability")
+        if found is not None:
+            below = next(rest)
+            draw_decoder_attention(below, *found, clock)
+            below.set_xlim(top.get_xlim())
+            below.set_ylabel("decoder")
+    panels[-1].set_xlabel(input_clock(prepared).unit)
     return figure
+
+
+@torch.inference_mode()
+def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.ndarray, list[str]] | None:
+    """(U, T): what an attention decoder takes from each frame for each token of a translation, the mean of
+    its layers and heads; and the tokens. None for speech, or without such a decoder."""
+    config = model.system.config
+    name = config.decoder_name("attention")
+    if prepared.storage.kind != "text" or name is None:
+        return None
+    source = read_source(prepared_source(prepared, index), model)
+    (result,) = Recognizer(model).recognize([source], "attention", beam=5, times=False)
+    encoded = model.system.encode(pad([source.values]).to(model.system.device), model.trim)
+    memory = encoded.taps[config.decoders[name].on]
+    decoder = model.system.decoders[name]
+    assert isinstance(decoder, AttentionDecoder)
+    tokens = torch.tensor([result.tokens], dtype=torch.long, device=model.system.device)
+    weights = decoder.attention_weights(memory, tokens)[0].mean((0, 1))[:-1]  # but for the end
+    labels = [model.tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in result.tokens]
+    return weights.float().cpu().numpy(), labels
+
+
+def _map_height(found: tuple[np.ndarray, list[str]]) -> float:
+    """Inches: a line for each token."""
+    return max(0.6, 0.13 * len(found[1]))
 
 
 def _said(run: RunFiles, look: Look, utterance: Example, width: float) -> str:
     """The title of a model's panel."""
-    said = run.model.tokenizer.decode(look.tokens)
-    text = utterance.texts[run.model.system.config.output]
+    name = run.model.watched_text or run.model.system.config.output
+    said, text = run.model.tokenizers[name].decode(look.tokens), utterance.texts[name]
     right = "" if said == text else f"; it should be: {text}"
     return wrap_title(f"{run.name}: {said or '(nothing)'}{right}", width)
 
@@ -217,7 +253,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | Non
         len(steps) + 1, 2 * len(runs), height_ratios=[0.7] + [1] * len(steps), squeeze=False
     )
     for column, panel in enumerate(rows[0]):
-        draw_input(panel, prepared, index)
+        draw_input(panel, prepared, index, runs[column // 2].model)
         run = runs[column // 2].name
         panel.set_title(f"{run}: " + ("pull of the loss" if column % 2 else "posterior"))
     end = rows[0, 0].get_xlim()[1]
@@ -225,12 +261,13 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | Non
         for i, (run, shots) in enumerate(zip(runs, moments, strict=True)):
             shot = shots[step]
             utterance = shot.ids.index(name)
-            clock = input_clock(prepared, run.model.system.config.encoder.subsampling)
-            targets = run.model.tokenizer.encode(shot.texts[utterance])
+            clock = input_clock(prepared, run.model.system.config.encoder)
+            tokenizer = run.model.tokenizers[run.model.watched_text or run.model.system.config.output]
+            targets = tokenizer.encode(shot.texts[utterance])
             posterior = shot.posteriors[utterance]
             for column, table in ((2 * i, posterior), (2 * i + 1, -shot.gradients[utterance])):
                 panel = rows[row, column]
-                spikes = target_spikes(table, posterior, targets, run.model.tokenizer)
+                spikes = target_spikes(table, posterior, targets, tokenizer)
                 if run.recipe.model.streaming:
                     draw_words(panel, prepared.examples[index].word_times or (), clock)
                 draw_spikes(panel, spikes, clock, end, width / (2 * len(runs)) - 0.4, 6.5)

@@ -16,6 +16,16 @@ from brctc.report.runs import RunFiles
 from brctc.report.style import to_svg
 from brctc.report.tables import metric_title, results_table, to_html
 
+INPUTS = {
+    "audio": "log-mel features of the audio",
+    "features": "the columns of the input",
+    "text": "the tokens of the source",
+}
+"""What the top of a picture shows."""
+ORDER = """The map below the spikes shows where the decoder looks for each token of its translation, from top
+to bottom: a diagonal where the order stays, jumps where it changes, and the first frames alone where all is
+said early."""
+
 
 def about(evaluation: Evaluation) -> str:
     """What this is."""
@@ -89,10 +99,11 @@ def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> s
     """Spikes over the input, for a few utterances."""
     if names := [run.name for run in runs if not has_spikes(run.model)]:
         return f"<p>No CTC head predicts what they give out: {escape(', '.join(names))}.</p>\n"
-    what = "the columns of the input" if prepared.feature_config is None else "log-mel features of the audio"
+    what = INPUTS[prepared.storage.kind if prepared.feature_config is None else "audio"]
+    order = ORDER if prepared.storage.kind == "text" else ""
     note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
 probability of each token, frame by frame, {_output(runs)}, in the colours of the bars; grey bars are tokens
-that are not said, the thin grey line is the blank. {_ends(runs)}"""
+that are not said, the thin grey line is the blank. {_ends(runs)} {order}"""
     plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
     return "".join(figure_html(plot, note if i == 0 else "") for i, plot in enumerate(plots))
 

@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 
 from brctc.align import best_path
 from brctc.data import Prepared, Tokenizer, WordTime
+from brctc.data.batch import SOURCE
 from brctc.decode import ctc_greedy
+from brctc.models import EncoderConfig, Model
 from brctc.models.subsampling import WINDOW
 from brctc.report.style import FAINT, INK, bare, colours
 
@@ -50,8 +52,12 @@ class Clock(NamedTuple):
         return self.first + self.frame * np.arange(count)
 
 
-def input_clock(prepared: Prepared, subsampling: int = 1) -> Clock:
-    """Seconds for audio; columns for what has no sound."""
+def input_clock(prepared: Prepared, encoder: EncoderConfig | None = None) -> Clock:
+    """Of an encoder's frames, or of its input: seconds for audio, columns for what has no sound, tokens."""
+    subsampling = 1 if encoder is None else encoder.subsampling
+    if prepared.storage.kind == "text":
+        frame = 1 if encoder is None else 1 / encoder.up_sampling_factor
+        return Clock("token of the source", 1.0, frame, frame / 2)
     heard = prepared.feature_config is not None
     step = prepared.frame_shift_s if heard else 1.0
     first = (WINDOW / 2 if subsampling > 1 else 0.5) * step
@@ -153,8 +159,11 @@ def spread_labels(
     return middles
 
 
-def draw_input(axis: Axes, prepared: Prepared, index: int) -> None:
-    """The handwritten line, or log-mel features; below it, where each word is, in the spikes' colours."""
+def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None:
+    """The handwritten line, log-mel features or tokens; below, where each word is, in the spikes' colours."""
+    if prepared.storage.kind == "text":
+        draw_tokens(axis, source_pieces(prepared, index, model))
+        return
     features, utterance = prepared.features(index).T, prepared.examples[index]
     bare(axis)
     axis.set_yticks([])
@@ -172,6 +181,34 @@ def draw_input(axis: Axes, prepared: Prepared, index: int) -> None:
     for time, shade in zip(times, colours(len(times)), strict=True):
         start, end = time.start_s * clock.per_second, time.end_s * clock.per_second
         axis.barh(-0.15, end - start, 0.12, left=start, color=shade)
+
+
+def source_pieces(prepared: Prepared, index: int, model: Model) -> list[str]:
+    """The tokens of a text as the model reads them."""
+    tokenizer = model.tokenizers[SOURCE]
+    return [tokenizer.pieces[token] for token in tokenizer.encode(prepared.examples[index].texts[SOURCE])]
+
+
+def draw_tokens(axis: Axes, pieces: Sequence[str]) -> None:
+    """A text, a token in each unit of the axis."""
+    bare(axis)
+    axis.set_yticks([])
+    axis.tick_params(bottom=False, labelbottom=False)
+    axis.set_xlim(0, len(pieces))
+    axis.set_ylim(0, 1)
+    for place, piece in enumerate(pieces):
+        axis.axvspan(place, place + 1, facecolor=FAINT, alpha=0.25 if place % 2 else 0.1, linewidth=0)
+        label = piece.replace("▁", " ").strip() or "␣"
+        axis.text(place + 0.5, 0.5, label, color=INK, fontsize=8, rotation=60, ha="center", va="center")
+
+
+def draw_decoder_attention(axis: Axes, weights: np.ndarray, labels: Sequence[str], clock: Clock) -> None:
+    """(U, T) attention of a decoder: a row for each token that it says, over the frames that it sees."""
+    edges = clock.middles(weights.shape[1] + 1) - clock.frame / 2
+    extent = (edges[0], edges[-1], len(weights), 0)
+    axis.imshow(weights, aspect="auto", extent=extent, interpolation="none", cmap="Purples", vmin=0)
+    axis.set_yticks(np.arange(len(labels)) + 0.5, labels, fontsize=7)
+    axis.grid(visible=False)
 
 
 def _fill(axis: Axes, x: np.ndarray, heights: np.ndarray, shade: str) -> None:
