@@ -94,7 +94,7 @@ def read_manifest(path: str | Path) -> list[Row]:
 def iterate_manifest(path: str | Path) -> Iterator[Row | Problem]:
     """Row after row, a problem in place of one that is malformed; a manifest need not fit into memory."""
     path = Path(path)
-    lines = _lines(path)
+    lines = text_lines(path)
     header = next(lines, "").split("\t")
     _check_header(path, header)
     for number, line in enumerate(lines, start=2):
@@ -112,7 +112,7 @@ def iterate_manifest(path: str | Path) -> Iterator[Row | Problem]:
 
 def manifest_digest(path: str | Path) -> str:
     """Changes with what a manifest says, and not with columns that mean nothing here."""
-    lines = _lines(Path(path))
+    lines = text_lines(Path(path))
     header = next(lines, "").split("\t")
     places = sorted((name, i) for i, name in enumerate(header) if name in COLUMNS)
     digest = hashlib.sha256(repr([name for name, _ in places]).encode())
@@ -123,8 +123,8 @@ def manifest_digest(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Decoded line by line, so that a file that is not UTF-8 is named with its place."""
+def text_lines(path: Path) -> Iterator[str]:
+    """A file's lines, decoded one by one, so that one that is not UTF-8 is named with its place."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -141,7 +141,8 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     needed = (*REQUIRED, *(SPEECH if speech or "translation" not in header else ()))
     missing = [name for name in needed if name not in header]
     if missing:
-        raise ValueError(f"{path} lacks the columns {missing}; its first line says {list(header)}")
+        texts = "" if speech or needed == REQUIRED else ", or 'translation' for texts alone"
+        raise ValueError(f"{path} lacks the columns {missing}{texts}; its first line says {list(header)}")
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise ValueError(f"{path} has the columns {repeated} more than once")
