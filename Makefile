@@ -11,7 +11,7 @@ venv: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[asr,align,gpu,plot,ray,dev]'
+	$(BIN)/pip install --quiet --editable '.[asr,align,gpu,plot,ray,synth,dev]'
 	touch $@
 
 demo: venv
