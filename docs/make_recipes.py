@@ -43,17 +43,22 @@ def describe_recipe() -> str:
     return HEAD + "".join(_table(model, title, titles) for model, title in sections.items())
 
 
-def _sections(path: str, model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], type[BaseModel], str]]:
-    """The class that a field names, each kind of it, and its title."""
+def _sections(
+    path: str, model: type[BaseModel], above: tuple[type[BaseModel], ...] = ()
+) -> Iterator[tuple[type[BaseModel], type[BaseModel], str]]:
+    """The class that a field names, each kind of it, and its title. A kind that may hold others of its
+    registry is not described again inside itself (`above`)."""
     for key, field in model.model_fields.items():
         named = typing.get_origin(field.annotation) is dict
         below = f"{path}{key}" + (".NAME" if named else "")
         for base in inner_models(field.annotation):
             kinds = kinds_of(base)
             for kind in kinds:
+                if kind in (*above, model):
+                    continue
                 of_kind = f" of kind {kind.model_fields['kind'].default}" if len(kinds) > 1 else ""
                 yield base, kind, f"`{below}`{of_kind}"
-                yield from _sections(f"{below}.", kind)
+                yield from _sections(f"{below}.", kind, (*above, model))
 
 
 def _table(model: type[BaseModel], title: str, titles: Titles) -> str:

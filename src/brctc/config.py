@@ -195,14 +195,19 @@ def _follow(section: type[BaseModel], location: Place) -> tuple[list[str | int],
     return [*place, *names], section
 
 
-def all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every dotted key of a section, those of all kinds included; what the user names is `<name>`."""
+def all_keys(
+    model: type[BaseModel], prefix: str = "", above: tuple[type[BaseModel], ...] = ()
+) -> Iterator[str]:
+    """Every dotted key of a section, those of all kinds included; what the user names is `<name>`. A kind
+    that may hold others of its registry is not looked for inside itself (`above`)."""
     for name, field in model.model_fields.items():
         yield prefix + name
         named = typing.get_origin(field.annotation) is dict
         for inner in inner_models(field.annotation):
             for kind in kinds_of(inner):
-                yield from all_keys(kind, f"{prefix}{name}.{'<name>.' if named else ''}")
+                if kind not in (*above, model):
+                    below = f"{prefix}{name}.{'<name>.' if named else ''}"
+                    yield from all_keys(kind, below, (*above, model))
 
 
 def kinds_of(model: type[BaseModel]) -> list[type[BaseModel]]:
