@@ -1,6 +1,16 @@
 """Corpora: one file each. A corpus registers itself; importing this package registers those built in."""
 
-from brctc.data.corpora import digit_strings, grid, handwriting, librispeech, manifests, multi30k, spoken_text
+from brctc.data.corpora import (
+    bass,
+    digit_strings,
+    grid,
+    handwriting,
+    librispeech,
+    manifests,
+    multi30k,
+    spoken_text,
+    tatoeba,
+)
 from brctc.data.corpora.base import CORPORA, SPEEDS, AudioCorpusConfig, CorpusConfig
 
 __all__ = [
@@ -8,6 +18,7 @@ __all__ = [
     "CORPORA",
     "CorpusConfig",
     "SPEEDS",
+    "bass",
     "digit_strings",
     "grid",
     "handwriting",
@@ -15,4 +26,5 @@ __all__ = [
     "manifests",
     "multi30k",
     "spoken_text",
+    "tatoeba",
 ]
