@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brctc.data import WordTime, read_manifest, write_manifest
+from brctc.data import Prepared, WordTime, read_manifest, write_manifest
 from brctc.train import load_recipe
 from tests.cli.commands import brctc
-from tests.data.sounds import RATE, write
+from tests.data.pairs import ENGLISH, GERMAN, write_lines, write_table
+from tests.data.sounds import RATE, noise, write
 from tests.test_docs import OWN_DATA, blocks
 
 WORDS = {"low": 300, "middle": 700, "high": 1500}  # Hz
@@ -47,7 +48,21 @@ def folder(tmp_path, monkeypatch):
             tones = np.concatenate([0.1 * np.sin(2 * np.pi * WORDS[word] * seconds) for word in words])
             path = write(tmp_path / "recordings" / speaker / f"{number:04d}.wav", tones.astype(np.float32))
             path.with_suffix(".txt").write_text(" ".join(words) + "\n")
+    write_translations(tmp_path)
     return tmp_path
+
+
+def write_translations(folder: Path) -> None:
+    """texts/<split>.tsv, talks/<split>.tsv with their audio, and Multi30k as it is published."""
+    write(folder / "talks" / "a.wav", noise(3.0))
+    pairs = [(f"s{n}", *pair) for n, pair in enumerate(zip(GERMAN, ENGLISH, strict=True))]
+    for split in ("train", "dev", "test"):
+        write_table(folder / "texts" / f"{split}.tsv", pairs)
+        spoken = [(*pair, "a.wav", "3.0") for pair in pairs]
+        write_table(folder / "talks" / f"{split}.tsv", spoken, "id\ttext\ttranslation\tpath\tduration")
+    for stem in ("train", "val", "test_2016_flickr"):
+        write_lines(folder / "multi30k" / f"{stem}.de", GERMAN)
+        write_lines(folder / "multi30k" / f"{stem}.en", ENGLISH)
 
 
 def documented_commands() -> list[list[str]]:
@@ -108,3 +123,11 @@ def test_from_a_folder_to_a_report(folder):
     assert "brctc latency exp/online exp/online-early" in (folder / "latency.html").read_text()
     assert said["stream exp/online-early recordings/anna/0001.wav --fast"].out.startswith("0001\t")
     exec(compile(recognize, OWN_DATA.name, "exec"), {})
+    texts = Prepared(folder / "data/prepared/texts", "test").examples[0].texts
+    assert texts == {"source": GERMAN[0], "translation": ENGLISH[0]}
+    for corpus, said_first in (("talks", GERMAN[0]), ("spoken", ENGLISH[0])):
+        found = Prepared(folder / "data/prepared" / corpus, "dev").examples[0].texts
+        assert found == {
+            "transcript": said_first,
+            "translation": {GERMAN[0]: ENGLISH[0], ENGLISH[0]: GERMAN[0]}[said_first],
+        }
