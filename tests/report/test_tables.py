@@ -257,3 +257,17 @@ def test_a_terminal_shows_it():
     text = console.export_text()
     assert "0.95 (0.72 to 1.20)" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("corpus", "title"),
+    [
+        ("spoken-text", "small scale: synthetic speech (espeak-ng) test, "),
+        ("multi30k", "small scale: Multi30k test, "),
+        ("grid", "small scale: grid test, "),
+        ("my-folder", "my-folder test, "),
+    ],
+)
+def test_corpora_by_their_titles(corpus, title):
+    (group,) = results_table(dataclasses.replace(FOUND, corpus=corpus), paper=False).groups
+    assert group.title.startswith(title)

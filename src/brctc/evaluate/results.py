@@ -124,6 +124,11 @@ class Evaluation:
             raise ValueError(f"{path}: {error}") from None
 
 
+def title_of(corpus: str) -> str:
+    """What results call a corpus: synthetic speech is never called anything else."""
+    return (CORPORA[corpus].title if corpus in CORPORA else "") or corpus
+
+
 def is_small_scale(corpus: str) -> bool:
     """Whether results on a corpus say nothing about large systems."""
     return corpus in CORPORA and CORPORA[corpus].small_scale

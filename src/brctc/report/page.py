@@ -8,7 +8,7 @@ from pathlib import Path
 from brctc.data import Prepared
 from brctc.evaluate.decoding import Progress
 from brctc.evaluate.offline import EvaluationOptions, evaluate_models
-from brctc.evaluate.results import Evaluation
+from brctc.evaluate.results import Evaluation, title_of
 from brctc.files import write_text
 from brctc.report import sections
 from brctc.report.escaping import escape
@@ -124,7 +124,7 @@ def _write_page(
         "speed": ("Speed and beam", sections.speed(evaluation)),
         "made": ("How this page was made", sections.made(read, evaluation, command)),
     }
-    title = f"Bayes-risk CTC on {evaluation.corpus}"
+    title = f"Bayes-risk CTC on {title_of(evaluation.corpus)}"
     write_text(out, html_page(title, sections.about(evaluation), contents))
 
 

@@ -7,7 +7,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from brctc.data import CORPORA, Prepared
-from brctc.evaluate.results import Evaluation, caution, scale
+from brctc.evaluate.results import Evaluation, caution, scale, title_of
 from brctc.report.attention import attention_index, has_maps, plot_attention
 from brctc.report.escaping import escape
 from brctc.report.pictures import example_indices, has_spikes, plot_evolution, plot_posteriors
@@ -30,7 +30,7 @@ said early."""
 def about(evaluation: Evaluation) -> str:
     """What this is."""
     names = ", ".join(f"<b>{escape(system.name)}</b>" for system in evaluation.systems)
-    where = f"{escape(evaluation.corpus)} ({escape(evaluation.split)})"
+    where = f"{escape(title_of(evaluation.corpus))} ({escape(evaluation.split)})"
     trimmed = """Trained to finish early, a model says all it has to say in its first frames; the rest is cut
 off after half of the encoder, and everything behind it has less to do."""
     online = "Trained to emit early, an online model says each word sooner."

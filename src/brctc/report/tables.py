@@ -7,8 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from brctc.evaluate.metrics import BLEU, ERROR_RATE
-from brctc.evaluate.results import Evaluation, SystemResult, scale
+from brctc.evaluate.metrics import ERROR_RATE
+from brctc.evaluate.results import Evaluation, SystemResult, scale, title_of
 from brctc.report.escaping import escape
 from brctc.report.paper import PAPER, PaperResult
 
@@ -126,7 +126,7 @@ def _starts(table: Table) -> set[int]:
 
 
 def _of_ours(evaluation: Evaluation) -> str:
-    where = f"{evaluation.corpus} {evaluation.split}, {evaluation.utterances:,} utterances"
+    where = f"{title_of(evaluation.corpus)} {evaluation.split}, {evaluation.utterances:,} utterances"
     return scale(evaluation.corpus) + where
 
 

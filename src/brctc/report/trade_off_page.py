@@ -10,7 +10,7 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from brctc.evaluate.results import caution, to_json
+from brctc.evaluate.results import caution, title_of, to_json
 from brctc.evaluate.trade_off import TradeOff, Trial, pareto_front
 from brctc.files import write_text
 from brctc.report.escaping import escape
@@ -128,14 +128,14 @@ def _headline(trade_off: TradeOff) -> str:
 
 def write_trade_off(trade_off: TradeOff, out: str | Path, command: str | None = None) -> None:
     """Writes the page, which needs nothing else, and its numbers into a JSON file beside it."""
-    title = f"Errors against latency on {trade_off.corpus}"
+    title = f"Errors against latency on {title_of(trade_off.corpus)}"
     found = trade_off.trials[0].online
     about = f"""<p>An online recognizer is late by the time it takes to collect a chunk and its look-ahead
 (DCL), to compute it (CL), and by how much later than it is said a word is predicted (drift, DL). A risk that
 prefers early emission lowers the drift, so that larger chunks, which make fewer errors, can be had for the
 same latency.</p>
 <p>Models: {len(trade_off.trials)}; utterances: {found.utterances:,} ({found.error.tokens:,}
-{escape(found.unit)}s) of {escape(trade_off.corpus)} ({escape(trade_off.split)}); greedy
+{escape(found.unit)}s) of {escape(title_of(trade_off.corpus))} ({escape(trade_off.split)}); greedy
 CTC.{caution(trade_off.corpus)}</p>
 """
     plots = figure_html(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from brctc.evaluate.results import scale
+from brctc.evaluate.results import scale, title_of
 from brctc.evaluate.trade_off import TradeOff, Trial, pareto_front
 from brctc.report.paper import PAPER_ONLINE
 from brctc.report.tables import NOTHING, Group, Table
@@ -19,7 +19,8 @@ def trade_off_table(trade_off: TradeOff, place: Place = "page") -> Table:
     timed = first.utterances - first.without_reference
     few = f"DL of {timed:,} of {first.utterances:,} utterances; " if first.without_reference else ""
     title = (
-        f"{scale(trade_off.corpus)}{trade_off.corpus} {trade_off.split}, {first.utterances:,} utterances, "
+        f"{scale(trade_off.corpus)}{title_of(trade_off.corpus)} {trade_off.split}, "
+        f"{first.utterances:,} utterances, "
         f"{first.error.tokens:,} {first.unit}s; latencies in ms; {few}{FRONT} on the Pareto front"
     )
     columns = [column for column in COLUMNS if place in column.places]
