@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from brctc.evaluate.metrics import ERROR_RATE
+from brctc.evaluate.metrics import BLEU, ERROR_RATE
 from brctc.evaluate.results import Evaluation, SystemResult, scale, title_of
 from brctc.report.escaping import escape
 from brctc.report.paper import PAPER, PaperResult
