@@ -2,8 +2,9 @@
 // is tried in the format of the scores, and in double where float's exponents would not hold the
 // paths.
 #pragma once
+#include "emission_loss.h"
 #include "groups.h"
-#include "total.h"
+#include "path_sum.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
@@ -18,10 +19,10 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, doub
   auto attempt = [&](auto width) {
     using Real = decltype(width);
     if (!each) {
-      Total<Real, In> total(utt, team);
-      return total.solve(risk, risk_factor, loss, bad_frame);
+      PathSum<Real, In> sum(utt, team);
+      return sum.solve(risk, risk_factor, loss, bad_frame);
     }
-    Emission<Real, In> emission(utt, team, Event::end);
+    EmissionLoss<Real, In> emission(utt, team, Event::end);
     if (!emission.solve(risk_factor, bad_frame)) return bad_frame != all_read;
     if (!emission.feasible()) {
       emission.clear();
@@ -32,10 +33,10 @@ void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, doub
     return true;
   };
   if (!attempt(In{})) {
-    team.sync();
+    team.barrier();
     if (!attempt(double{})) bad_frame = out_of_range;
   }
-  team.sync();
+  team.barrier();
   if (team.rank != 0) return;
   utt.clear(utt.T);
   losses[n] = loss;
@@ -72,7 +73,7 @@ void with_groups(const Utterance<In>& utt, Event event, int64_t& bad_frame, cons
     return true;
   };
   if (attempt(In{})) return;
-  team.sync();
+  team.barrier();
   if (!attempt(double{})) bad_frame = out_of_range;
 }
 
@@ -101,8 +102,39 @@ void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, 
       }
     });
   });
-  team.sync();
+  team.barrier();
   if (team.rank == 0) bad[n] = bad_frame;
+}
+
+// From the gradients of log_share, in the groups' place, to sources:
+//   d log_share(u, tau) = (paths of the group) - (all paths),   d log_likelihood = all paths.
+// What is left for "all paths" is spread over the groups of the last token, which hold every path once.
+template <class Real, class In>
+void write_sources(Posteriors<Real, In>& groups, const In* grad_share, int64_t stride, double mass) {
+  const int64_t T = groups.T, U = groups.U, K = groups.K;
+  Real* share = groups.rest_m;
+  for (int64_t k = 0; k < T; ++k) {
+    // rounding can leave a group a hair above the total, hence the factor of two
+    const int64_t at = k * K + U;
+    share[k] = 2 * groups.group_m[at] / groups.total_m * pow2<Real>(groups.group_e[at] - groups.total_e - 1);
+  }
+  double rest = mass;
+  for_each_tile(T, U, [&](int64_t first, int64_t end, int64_t u) {
+    const In* row = grad_share + (groups.before.token(u) - 1) * stride;
+    double sum = 0;  // of its own: one chain of additions over all tiles would set the pace
+    for (int64_t k = first; k < end; ++k) {
+      const In given = row[groups.before.frame(k)];
+      const bool there = groups.group_e[k * K + u] > Format<Real>::zero / 2;
+      groups.group_m[k * K + u] = there ? static_cast<Real>(given) : 0;
+      sum += there ? static_cast<double>(given) : 0.0;
+    }
+    rest -= sum;
+  });
+  for (int64_t k = 0; k < T; ++k) {
+    groups.group_m[k * K + U] += static_cast<Real>(rest) * share[k];
+    groups.group_m[k * K] = 0;
+    for (int64_t u = U + 1; u < K; ++u) groups.group_m[k * K + u] = 0;
+  }
 }
 
 template <class In>
@@ -114,50 +146,23 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
   const double mass = grad.log_likelihood[n];
   utt.mass = static_cast<In>(mass);
   with_groups(utt, grad.event, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
-    const int64_t T = utt.T, U = utt.U, K = groups.K;
+    const int64_t K = groups.K;
     if (!groups.feasible()) return groups.clear();
-    if (U == 0) {  // no groups: every frame is blank
-      for (int64_t t = team.rank; t < T; t += team.size) {
+    if (utt.U == 0) {  // no groups: every frame is blank
+      for (int64_t t = team.rank; t < utt.T; t += team.size) {
         In all = utt.mass;
         groups.emit.finish_gradient(utt, t, &all);
       }
       return;
     }
-    if (team.rank == 0) {
-      // d log_share = (paths of the group) - (all paths), d log_likelihood = all paths. What is
-      // left for "all paths" is spread over the groups of one token, which hold every path once.
-      Real* share = groups.rest_m;
-      for (int64_t k = 0; k < T; ++k) {
-        // rounding can leave a group a hair above the total, hence the factor of two
-        const int64_t at = k * K + U;
-        share[k] = 2 * groups.group_m[at] / groups.total_m *
-                   pow2<Real>(groups.group_e[at] - groups.total_e - 1);
-      }
-      double rest = mass;
-      for_each_tile(T, U, [&](int64_t first, int64_t end, int64_t u) {
-        const In* row = grad_share + (groups.before.token(u) - 1) * batch.T;
-        double sum = 0;  // of its own: one chain of additions over all tiles would set the pace
-        for (int64_t k = first; k < end; ++k) {
-          const In given = row[groups.before.frame(k)];
-          const bool there = groups.group_e[k * K + u] > Format<Real>::zero / 2;
-          groups.group_m[k * K + u] = there ? static_cast<Real>(given) : 0;
-          sum += there ? static_cast<double>(given) : 0.0;
-        }
-        rest -= sum;
-      });
-      for (int64_t k = 0; k < T; ++k) {
-        groups.group_m[k * K + U] += static_cast<Real>(rest) * share[k];
-        groups.group_m[k * K] = 0;
-        for (int64_t u = U + 1; u < K; ++u) groups.group_m[k * K + u] = 0;
-      }
-    }
-    team.sync();
+    if (team.rank == 0) write_sources(groups, grad_share, batch.T, mass);
+    team.barrier();
     groups.adjoint([&](int64_t k, Real* __restrict row) {
       const Real* __restrict source = groups.group_m + k * K;
       for (int64_t u = 0; u < K; ++u) row[u] = source[u];
     });
   });
-  team.sync();
+  team.barrier();
   if (team.rank != 0) return;
   utt.clear(utt.T);
   bad[n] = bad_frame;

@@ -1,4 +1,4 @@
-// A direction of the lattice over an utterance, and what the forms of the criterion share.
+// A direction of the lattice over an utterance: forwards over frames, then back with occupancies.
 #pragma once
 #include "emissions.h"
 
@@ -8,10 +8,20 @@ inline namespace BRCTC_ISA {
 constexpr double ln2 = 0.6931471805599453;
 constexpr double infinite = __builtin_inf();
 
-// How far two threads have gone back over the blocks of a direction.
+// How two threads go back over the blocks of one direction. Blocks are numbered from the last one, 0, to
+// the first. A thread takes a block, finds its shares again (half of the time, and independent of other
+// blocks), waits for its turn, and goes back over it:
+//   1. i = taken++                      sequentially consistent: each block has one taker
+//   2. replay block i                   at the same time as the other thread's block
+//   3. wait until done >= i             acquire: sees the occupancies of step 5, below
+//   4. copy the occupancies at the end of block i, unless they are this thread's own, and go back over it
+//   5. blank, label = own occupancies; done = i + 1      release, so that they are written before
+// Plain fields carry the occupancies: only the thread whose turn it is writes them, and the other reads
+// them after step 3. They point into their owner's rows, which it leaves alone until its next turn; that
+// comes after the other's. Whoever has its direction's mass at the last frame opens the relay with done = 0.
 struct Relay {
-  int64_t taken, done;          // blocks; done is -1 before the occupancies at the first one are there
-  const void *blank, *label;    // the occupancies behind the last one that is done
+  int64_t taken, done;        // blocks; done is -1 until the relay is open
+  const void *blank, *label;  // the occupancies behind the last block that is done
 };
 
 // A chain with its side of the emissions and the occupancies that flow back through it.
@@ -70,7 +80,8 @@ struct Direction {
     for (int64_t u = 0; u < K + lanes; ++u) injected[u] = 0;
   }
 
-  // Multiplies a path by exp(slope) for every frame and token that has begun by then.
+  // Multiplies a path by exp(slope) for every frame and token that has begun by then: blank u and label u,
+  // u tokens have. Reversed, index u stands for blank U - u and label U + 1 - u.
   void weigh(double slope) {
     for (int64_t u = 0; u < K; ++u) {
       const double begun = u > U ? 0 : static_cast<double>(reversed ? U - u : u);
@@ -118,7 +129,7 @@ struct Direction {
     }
   }
 
-  // Goes back over them: visit(*this, k) finds the occupancies of frame k, and may add to them.
+  // Goes back over them, from count-1 to 0: visit(*this, k) finds the occupancies of frame k, and may add to them.
   template <class Visit>
   void sweep_back(int64_t count, Visit visit) {
     for (int64_t i = blocks(count) - 1; i >= 0; --i) {
@@ -127,24 +138,23 @@ struct Direction {
     }
   }
 
-  // The same, block by block with another thread, which has a direction of its own. What takes half of
-  // the time, to run over a block again, needs nothing of the blocks that are gone back over before.
+  // The same, sharing the blocks with another thread, which has a direction of its own.
   template <class Visit>
   void sweep_back(int64_t count, Visit visit, Relay& relay, const Team& team) {
     for (int64_t i; (i = __atomic_fetch_add(&relay.taken, 1, __ATOMIC_SEQ_CST)) < blocks(count);) {
       replay(blocks(count) - 1 - i, count);
-      team.look(&relay.done, i);
+      team.wait_for(&relay.done, i);
       if (relay.blank != blank[now]) {
         const size_t bytes = static_cast<size_t>(K + lanes) * sizeof(Real);
         __builtin_memcpy(blank[now], relay.blank, bytes);
         __builtin_memcpy(label[now], relay.label, bytes);
       }
       go_back(blocks(count) - 1 - i, count, visit);
-      pass(relay, i + 1);
+      publish(relay, i + 1);
     }
   }
 
-  void pass(Relay& relay, int64_t done) const {
+  void publish(Relay& relay, int64_t done) const {
     relay.blank = blank[now], relay.label = label[now];
     __atomic_store_n(&relay.done, done, __ATOMIC_RELEASE);
   }
@@ -208,99 +218,6 @@ struct Direction {
     }
   }
 };
-
-// Scratch and steps that all forms of the criterion share.
-template <class Real, class In>
-struct Solver {
-  using Int = IntOf<Real>;
-  const Utterance<In>& utt;
-  const Team& team;
-  int64_t T, U, K;
-  Emissions<Real> emit;
-  // Every rank has its own copy of these; what they point to is shared. The rank that runs a
-  // direction owns it, and the others follow with chain.follow().
-  Direction<Real> ahead{emit, false}, back{emit, true};
-  Direction<Real> helping{emit, false};  // for the rank that is done with its own direction first
-  Relay* relays;                         // one per rank
-  In* occupancy;   // rows of U + 1: the blank, then the labels; one per rank, or of every frame
-  int64_t* bad;    // per rank
-  double* result;  // what rank 0 tells the others
-
-  Solver(const Utterance<In>& utterance, const Team& members)
-      : utt(utterance), team(members), T(utt.T), U(utt.U), K(padded(utt.U)) {}
-
-  // Each direction will run over `steps` frames at most.
-  void take(Arena& arena, int64_t steps, int64_t occupancy_rows) {
-    const bool gradient = utt.gradient != nullptr;
-    emit.take(arena, T, U);
-    ahead.take(arena, T, U, steps, gradient);
-    back.take(arena, T, U, steps, gradient);
-    if (team.size > 1 && ahead.replays(steps)) helping.take(arena, T, U, steps, gradient);
-    relays = arena.take<Relay>(2);
-    occupancy = arena.take<In>(gradient ? occupancy_rows * (U + 1) : 0);
-    bad = arena.take<int64_t>(2);
-    result = arena.take<double>(1);
-  }
-
-  // False if the scores cannot be read (then `bad_frame` says where) or this format cannot hold them
-  // (then it is all_read and the caller takes a wider one).
-  bool fill(double extra_range, int64_t& bad_frame) {
-    bad[team.rank] = emit.fill(utt, team);
-    if (team.rank == 0) relays[0] = relays[1] = {0, -1, nullptr, nullptr};
-    team.sync();
-    bad_frame = team.size > 1 ? earlier_bad(bad[0], bad[1]) : bad[0];
-    return bad_frame == all_read && emit.in_range(T, extra_range);
-  }
-
-  // Goes back over both directions, rank 0 over the first, rank 1 over the second, and who is done helps
-  // the other. visit(side, k) is called with the direction that found the occupancies of its frame k.
-  template <class Visit>
-  void sweep_back(Direction<Real>& first, int64_t first_count, Direction<Real>& second, int64_t second_count,
-                  Visit visit) {
-    if (team.size == 1 || !first.replays(first_count) || !second.replays(second_count)) {
-      if (team.mine(0)) first.sweep_back(first_count, visit);
-      if (team.mine(1)) second.sweep_back(second_count, visit);
-      return;
-    }
-    Direction<Real>&own = team.rank == 0 ? first : second, &other = team.rank == 0 ? second : first;
-    const int64_t own_count = team.rank == 0 ? first_count : second_count;
-    const int64_t other_count = team.rank == 0 ? second_count : first_count;
-    Relay &own_relay = relays[team.rank], &other_relay = relays[1 - team.rank];
-    own.pass(own_relay, 0);
-    own.sweep_back(own_count, visit, own_relay, team);
-    // only one rank can find blocks left: the other's own were all taken before it looked here
-    if (__atomic_load_n(&other_relay.taken, __ATOMIC_SEQ_CST) >= other.blocks(other_count)) return;
-    helping.join(other, utt.labels);
-    helping.sweep_back(other_count, visit, other_relay, team);
-  }
-
-  // The logarithm of all frames' normalisers, each between 1e-30 and 1e30: one log for eight.
-  double normaliser() const {
-    double sum = 0, product = 1;
-    for (int64_t t = 0; t < T; ++t) {
-      product *= emit.normaliser[t];
-      if (t % 8 == 7 || t == T - 1) sum += __builtin_log(product), product = 1;
-    }
-    return sum;
-  }
-
-  // An utterance without a path has no gradient.
-  void clear() const {
-    if (team.rank == 0) utt.clear(0);
-  }
-};
-
-// All ranks carve the same pieces from the team's scratch. False if there is no memory.
-template <class Take>
-bool carve(const Team& team, Take take) {
-  Arena measure{nullptr};
-  take(measure);
-  if (team.rank == 0) reserve(*team.scratch, measure.used);
-  team.after_first();
-  Arena arena{team.scratch->data};
-  if (arena.base) take(arena);
-  return arena.base != nullptr;
-}
 
 }  // namespace BRCTC_ISA
 }  // namespace brctc

@@ -1,7 +1,7 @@
 // From scores to the emission probabilities of an utterance's own labels, and back to a dense
 // gradient: the only code that sees the vocabulary axis.
 #pragma once
-#include "lattice.h"
+#include "chain.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {

@@ -1,14 +1,11 @@
-// Path groups: posteriors for risks of the user's own, and Eq. 12, by two runs over all frames and
-// two adjoint passes.
+// Path groups: for every token u and frame tau, the mass of the paths on which u ends (or starts) there.
+//   P_u(tau) = (mass of label u at tau, with its emission) * (mass that leaves it after tau)
+// by two runs over all frames. The gradient of anything that is made of groups comes by two adjoint passes.
 #pragma once
-#include "direction.h"
+#include "solver.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
-
-// Two groups whose posteriors differ by less count as equal when the peak tau' is looked for, so
-// that rounding never decides between tied frames: the earliest wins.
-constexpr double peak_tolerance = 1e-4;
 
 // Groups are kept in the order of `before`, the direction that runs up to and including the
 // event; `after` runs over what follows it. For "end" that is ahead and back; "start" is "end"
@@ -81,11 +78,11 @@ struct Grouped : Solver<Real, In> {
     }
     after.chain.keeps_entering = false;
     if (!paired) return;
-    team.sync();
+    team.barrier();
     before.chain.follow(T);
     find_total();
     for (int64_t k = 0; k < T; ++k) combine(T - 1 - k, tokens, rest_m + k * K, rest_e + k * K);
-    team.sync();
+    team.barrier();
   }
 
   void copy(const Row<Real>& row, Real* __restrict m, Int* __restrict e) const {
@@ -105,8 +102,10 @@ struct Grouped : Solver<Real, In> {
 
   bool feasible() const { return log_total != -infinite; }
 
-  // From sources G(u, tau) to occupancies: mass at label u and the states before it at tau, and
-  // at the states after it from the next frame on. `fill(k, row)` gives a row of sources.
+  // From sources G(u, tau) to occupancies. A source is mass of paths on which u has its event at tau:
+  //   on the side of `before`, added to the occupancy of label u at tau, and moved back with it;
+  //   on the side of `after`, injected: it enters label u from tau's far side and goes to the states beyond.
+  // A frame's occupancy is the sum of both sides `fill(k, row)` gives a row of sources.
   template <class Fill>
   void adjoint(Fill fill) {
     In* const occupancy = Base::occupancy;
@@ -135,7 +134,7 @@ struct Grouped : Solver<Real, In> {
 #pragma omp simd
       for (int64_t u = 1; u <= last; ++u) injected[u] = g[last + 1 - u];
     });
-    team.sync();
+    team.barrier();
     for (int64_t t = team.rank; team.size > 1 && t < T; t += team.size) {
       In* __restrict row = occupancy + t * (U + 1);
       const Real* __restrict more = second + t * (U + 1);
@@ -145,7 +144,7 @@ struct Grouped : Solver<Real, In> {
   }
 };
 
-// Group posteriors for risks of the user's own: exact over their whole range, as (m, e).
+// Group posteriors for custom risks: exact over their whole range, as (m, e).
 template <class Real, class In>
 struct Posteriors : Grouped<Real, In> {
   using Base = Grouped<Real, In>;
@@ -172,96 +171,6 @@ struct Posteriors : Grouped<Real, In> {
       }
     });
     return true;
-  }
-};
-
-// Eq. 12: r_u(tau) = exp(-lambda (tau - tau'_u) / T), every token weighing 1/U.
-template <class Real, class In>
-struct Emission : Grouped<Real, In> {
-  using Base = Grouped<Real, In>;
-  using Base::Base, Base::before, Base::group_e, Base::group_m, Base::K, Base::T, Base::team, Base::U;
-  using Base::total_e, Base::total_m;
-  using Int = IntOf<Real>;
-  using typename Base::Tokens;
-  static constexpr Real tied = static_cast<Real>(1 - peak_tolerance);
-  double factor, slope;
-  Real *sum, *peak, *peak_frame;  // per token: of the weighed shares; of the shares
-
-  // A group's share of all paths, times exp(lambda/2 - lambda tau / T), is a plain number: what is
-  // too small for it is nothing beside the token's sum, which is at least exp(-|lambda|/2).
-  static constexpr double largest_factor = sizeof(Real) == 4 ? 120 : 1300;
-
-  double log_weight(int64_t k) const {
-    return factor / 2 - slope * static_cast<double>(before.frame(k) + 1);
-  }
-
-  bool solve(double risk_factor, int64_t& bad_frame) {
-    factor = risk_factor, slope = risk_factor / static_cast<double>(T);
-    const bool carved = carve(team, [&](Arena& arena) {
-      Base::take(arena);
-      sum = arena.take<Real>(K);
-      peak = arena.take<Real>(K);
-      peak_frame = arena.take<Real>(K);
-    });
-    if (!carved) bad_frame = no_memory;
-    const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
-    if (!carved) return false;
-    if (!Base::fill(0, bad_frame) || !representable) return false;
-    if (team.rank == 0)
-      for (int64_t u = 0; u < K; ++u) sum[u] = peak[u] = peak_frame[u] = 0;
-    Base::run([&](int64_t k, Tokens tokens, const Real* __restrict rest_m, const Int* __restrict rest_e) {
-      Real* __restrict m = group_m + k * K;
-      const Int* __restrict e = group_e + k * K;
-      Real* __restrict total = sum;
-      Real* __restrict highest = peak;
-      Real* __restrict found = peak_frame;
-      const double log_w = log_weight(k);
-      Real weight_m;
-      Int weight_e;
-      split_exp<Real>(log_w, weight_m, weight_e);
-      weight_m /= total_m;
-      const Real unweigh = static_cast<Real>(__builtin_exp(-log_w));
-      const Int offset = weight_e - total_e;
-      const Real tau = static_cast<Real>(k + 1);
-      const int64_t last = U;
-#pragma omp simd
-      for (int64_t u = tokens.first; u < tokens.end; ++u) {
-        const Real weighed = m[u] * rest_m[last + 1 - u] * weight_m *
-                             pow2<Real>(e[u] + rest_e[last + 1 - u] + offset);
-        m[u] = weighed;
-        total[u] += weighed;
-        // frames come last to first: who ties with the highest so far is earlier than it
-        const Real share = weighed * unweigh, most = larger(highest[u], share);
-        highest[u] = most;
-        found[u] = share >= most * tied ? tau : found[u];
-      }
-      if (team.rank != 0) return;
-      m[0] = 0;
-      for (int64_t u = last + 1; u < K; ++u) m[u] = 0;
-    });
-    return true;
-  }
-
-  double loss() const {
-    double log_objective = 0;
-    for (int64_t u = 1; u <= U; ++u)
-      log_objective += __builtin_log(static_cast<double>(sum[u])) - factor / 2 +
-                       slope * static_cast<double>(peak_frame[u]);
-    return Base::normaliser() - Base::log_total - log_objective / static_cast<double>(U);
-  }
-
-  // The sources do not depend on tau': it scales a token's objective by a constant.
-  void gradient() {
-    if (team.rank == 0)
-      for (int64_t u = 0; u < K; ++u) sum[u] = u >= 1 && u <= U ? 1 / (static_cast<Real>(U) * sum[u]) : 0;
-    team.sync();
-    Base::adjoint([&](int64_t k, Real* __restrict row) {
-      const Real* __restrict m = group_m + k * K;
-      const Real* __restrict scale = sum;
-      const int64_t count = K;
-#pragma omp simd
-      for (int64_t u = 0; u < count; ++u) row[u] = m[u] * scale[u];
-    });
   }
 };
 

@@ -1,7 +1,7 @@
 // The elementwise part of a joint network: tanh(encoder + prediction) for every cell, and its
 // gradient summed over cells. The products with the output weights are torch's.
 #pragma once
-#include "simd.h"
+#include "numbers.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {

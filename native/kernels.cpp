@@ -1,8 +1,8 @@
 // Compiled once per instruction set, with BRCTC_ISA naming it: everything in the headers lives in
 // an inline namespace of that name, so that no build borrows another's instructions.
 #include "criterion.h"
-#include "viterbi.h"
-#include "weighing.h"
+#include "best_path.h"
+#include "custom_risk.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {

@@ -8,7 +8,7 @@
 
 namespace brctc {
 
-// The path weighting that a closed form exists for.
+// The path weighting that a closed form exists for. brctc/kernels/ctc/closed_form.py has the same numbers.
 enum class Risk { none, early_finish, early_emission, delay_penalty };
 
 enum class Event { end, start };
@@ -55,32 +55,44 @@ struct Scratch {
 };
 char* reserve(Scratch&, size_t bytes);
 
+// What two threads share (parallel.cpp), as functions that every instruction set's build can call.
+struct Synchronisation {
+  void (*barrier)(void* shared);
+  void (*broadcast)(void* shared, int rank);
+  int64_t (*fetch_piece)(void* shared);
+  void (*wait_for)(const int64_t* value, int64_t least);
+};
+
 // Threads that work on one utterance together. Every rank runs the same code.
 struct Team {
   int rank = 0, size = 1;
-  void (*wait)(void*) = nullptr;              // until all have come
-  void (*follow)(void*, int rank) = nullptr;  // rank 0 tells, and goes on; the others wait for it
-  int64_t (*count)(void*) = nullptr;          // 0, 1, ... over all ranks, from 0 again at every follow
-  void (*look)(const int64_t* value, int64_t least) = nullptr;  // until it is that much, which another sets
-  void* meeting = nullptr;
+  const Synchronisation* synchronisation = nullptr;
+  void* shared = nullptr;
   Scratch* scratch = nullptr;
   __attribute__((always_inline)) bool mine(int task) const { return task % size == rank; }
-  __attribute__((always_inline)) void sync() const {
-    if (size > 1) wait(meeting);
+  // Until every rank has come here.
+  __attribute__((always_inline)) void barrier() const {
+    if (size > 1) synchronisation->barrier(shared);
   }
-  __attribute__((always_inline)) void after_first() const {
-    if (size > 1) follow(meeting, rank);
+  // What rank 0 wrote before, the others see afterwards: they wait for it, and it waits for nobody. Pieces
+  // are counted from 0 again.
+  __attribute__((always_inline)) void broadcast() const {
+    if (size > 1) synchronisation->broadcast(shared, rank);
+  }
+  // Until the value, which another rank stores with release, is at least that.
+  __attribute__((always_inline)) void wait_for(const int64_t* value, int64_t least) const {
+    synchronisation->wait_for(value, least);
   }
   // Calls work(i) for pieces i of a count, each on one rank, from both ends towards each other: who comes
   // late or is slow takes fewer.
   template <class Work>
   __attribute__((always_inline)) void divide(int64_t pieces, Work work) const {
-    for (int64_t i = 0; (size > 1 ? count(meeting) : i) < pieces; ++i)
+    for (int64_t i = 0; (size > 1 ? synchronisation->fetch_piece(shared) : i) < pieces; ++i)
       work(rank == 0 ? i : pieces - 1 - i);
   }
 };
 
-// A risk of the user's own for all groups, (N, U, T): the losses and the derivatives of their weighed sum.
+// A custom risk for all groups, (N, U, T): the losses and the derivatives of their weighed sum.
 struct Weighing {
   const void *log_share, *log_risk;
   int64_t stride_n, stride_u, stride_t;  // of log_risk; the last is 0 or 1

@@ -16,11 +16,11 @@
 namespace brctc {
 namespace {
 
-// Looks a while, since most waits are short and sleeping costs 50 us to wake; then lets others run.
+// Spins a while, since most waits are short and sleeping costs 50 us to wake; then lets others run.
 template <class Done>
-void look_until(Done done) {
-  for (int looks = 0; !done(); ++looks)
-    if (looks > 2000) std::this_thread::yield();
+void wait_until(Done done) {
+  for (int spins = 0; !done(); ++spins)
+    if (spins > 2000) std::this_thread::yield();
 }
 
 // A thread that sleeps until it is given work, for as long as the process lives.
@@ -33,8 +33,8 @@ class Worker {
     given_.fetch_add(1);
     given_.notify_one();
   }
-  void finish() const {
-    look_until([&] { return done_.load() == given_.load(); });
+  void wait() const {
+    wait_until([&] { return done_.load() == given_.load(); });
   }
 
  private:
@@ -92,7 +92,7 @@ class Crew {
   void run(const std::function<void(int)>& work) {
     for (int i = 1; i < size(); ++i) others_[static_cast<size_t>(i - 1)]->start([&work, i] { work(i); });
     work(0);
-    for (const Worker* other : others_) other->finish();
+    for (const Worker* other : others_) other->wait();
   }
 
  private:
@@ -103,34 +103,36 @@ class Crew {
 struct Pair {
   Scratch scratch;
   int64_t n = 0;
-  std::atomic<unsigned> arrived{0}, told{0};
-  std::atomic<int64_t> counted{0};
-  unsigned heard = 0;  // the second thread's own
+  std::atomic<unsigned> arrived{0};  // at barriers, two at each
+  std::atomic<unsigned> sent{0};     // broadcasts
+  std::atomic<int64_t> pieces{0};    // that were fetched
+  unsigned received = 0;             // broadcasts; the second thread's own
 
-  static void wait(void* self) {
-    auto& pair = *static_cast<Pair*>(self);
-    const unsigned meeting = pair.arrived.fetch_add(1) / 2;
-    look_until([&] { return pair.arrived.load() / 2 != meeting; });
+  static void barrier(void* shared) {
+    auto& pair = *static_cast<Pair*>(shared);
+    const unsigned number = pair.arrived.fetch_add(1) / 2;
+    wait_until([&] { return pair.arrived.load() / 2 != number; });
   }
 
-  static void follow(void* self, int rank) {
-    auto& pair = *static_cast<Pair*>(self);
+  static void broadcast(void* shared, int rank) {
+    auto& pair = *static_cast<Pair*>(shared);
     if (rank == 0) {
-      pair.counted.store(0);
-      pair.told.fetch_add(1);
+      pair.pieces.store(0);
+      pair.sent.fetch_add(1);
     } else {
-      look_until([&] { return pair.told.load() > pair.heard; });
-      ++pair.heard;
+      wait_until([&] { return pair.sent.load() > pair.received; });
+      ++pair.received;
     }
   }
 
-  static int64_t count(void* self) { return static_cast<Pair*>(self)->counted.fetch_add(1); }
+  static int64_t fetch_piece(void* shared) { return static_cast<Pair*>(shared)->pieces.fetch_add(1); }
 
-  static void look(const int64_t* value, int64_t least) {
-    look_until([=] { return __atomic_load_n(value, __ATOMIC_ACQUIRE) >= least; });
+  static void wait_for(const int64_t* value, int64_t least) {
+    wait_until([=] { return __atomic_load_n(value, __ATOMIC_ACQUIRE) >= least; });
   }
 
-  Team member(int rank) { return {rank, 2, wait, follow, count, look, this, &scratch}; }
+  static constexpr Synchronisation synchronisation{barrier, broadcast, fetch_piece, wait_for};
+  Team member(int rank) { return {rank, 2, &synchronisation, this, &scratch}; }
 };
 
 }  // namespace
@@ -155,11 +157,11 @@ void for_each_utterance(int64_t N, int threads,
       const Team team = pair.member(i % 2);
       for (;;) {
         if (team.rank == 0) pair.n = next++;
-        team.after_first();
+        team.broadcast();
         const int64_t n = pair.n;
         if (n >= N) return;
         work(n, team);
-        team.sync();
+        team.barrier();
       }
     });
     for (Pair& pair : pairs) release(pair.scratch);

@@ -30,10 +30,12 @@ struct Exchange {
   int (*look)(void* tensor, View*);
 };
 
-inline struct {
+// Named: a variable of an unnamed type would be another one in every file.
+struct TorchTensors {
   const Exchange* table = nullptr;
   PyObject *tensor = nullptr, *parameter = nullptr;  // the classes; others may have changed what they say
-} torch_tensors;
+};
+inline TorchTensors torch_tensors;
 
 // Takes the table from torch.Tensor, if it has one that we can read; None takes it away, for tests.
 inline bool learn_tensors(nb::handle tensor, nb::handle parameter) {

@@ -1,5 +1,5 @@
-// The transducer's part of the Python module. As in bindings.cpp, tensors arrive as addresses:
-// brctc/kernels/transducer_cpu.py has checked them and keeps them alive.
+// The transducer losses as Python sees them. Tensors arrive as addresses: brctc/kernels/transducer/ has
+// checked them and keeps them alive.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -203,6 +203,9 @@ class Transducer {
   void check() const {
     const auto refuse = [](const std::string& problem) { throw nb::value_error(problem.c_str()); };
     const auto text = [](int64_t value) { return std::to_string(value); };
+    if (!fits_memory({N_, T_, U_ + 1, C_}))
+      refuse("logits of shape (" + text(N_) + ", " + text(T_) + ", " + text(U_ + 1) + ", " + text(C_) +
+             ") are too large to be computed with");
     for (int64_t n = 0; n < N_; ++n) {
       const int64_t T = T_of_[size_t(n)], U = U_of_[size_t(n)];
       if (T < 1 || T > T_)

@@ -96,7 +96,10 @@ struct TransducerLattice {
     }
   }
 
-  // Runs over all diagonals; afterwards slots hold shares if they are kept. Returns the loss.
+  // Runs over all diagonals d = 0 .. T+U-1; afterwards slots hold shares if they are kept. Returns the loss.
+  // With a(d, u) the mass of cell (t, u), t = d - u, both from 0, and a(0, 0) = 1:
+  //   a(d+1, u) = a(d, u) blank(t, u) + a(d, u-1) label(t+1, u-1)
+  //   loss = -log a(T+U, U)
   template <bool keep>
   double run() {
     for (auto& row : state) row.clear(K);

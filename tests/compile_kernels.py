@@ -18,9 +18,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from brctc.kernels import triton_run, triton_transducer_run
-from brctc.kernels.inputs import Inputs
-from brctc.kernels.transducer_inputs import Labels
+from brctc.kernels import triton_launch
+from brctc.kernels.ctc import triton_run as ctc_run
+from brctc.kernels.ctc.closed_form import ClosedForm, RiskKind
+from brctc.kernels.ctc.inputs import Inputs
+from brctc.kernels.transducer import triton_run as transducer_run
+from brctc.kernels.transducer.inputs import Labels
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -99,25 +102,26 @@ def resources(cubin: bytes) -> tuple[int, int]:
 def launches(N, T, U, C, dtype, from_logits) -> list[Launch]:
     """Everything that is launched for all criteria: what the host does, with nothing run."""
     found: dict[Launch, None] = {}
-    triton_run.launch = lambda kernel, grid, *arguments, **options: found.setdefault(
+    triton_launch.launch = lambda kernel, grid, *arguments, **options: found.setdefault(
         Launch.of(kernel, arguments, options)
     )
     scores = torch.zeros(T, N, C, dtype=dtype)
     lengths = torch.full((N,), T), torch.full((N,), U)
     inputs = Inputs(scores, torch.ones((N, U), dtype=torch.int64), *lengths, 0, from_logits)
-    for risk in (triton_run.NONE, triton_run.EARLY_FINISH, triton_run.EARLY_EMISSION):
-        triton_run.loss(inputs, risk, 2.0, False, False)
-        losses, *saved = triton_run.loss(inputs, risk, 2.0, True, False)
+    for kind in (RiskKind.NONE, RiskKind.EARLY_FINISH, RiskKind.EARLY_EMISSION):
+        form = ClosedForm(kind, 2.0)
+        ctc_run.loss(inputs, form, False, False)
+        losses, *saved = ctc_run.loss(inputs, form, True, False)
         occupancy, rows, possible, book = saved
-        triton_run.gradient(losses, scores, from_logits, occupancy, rows, possible, possible, book)
+        ctc_run.gradient(losses, scores, from_logits, occupancy, rows, possible, possible, book)
     for at_start in (False, True):
-        share, likelihood = triton_run.path_groups(inputs, at_start, False)
-        triton_run.path_groups_backward(share, likelihood, inputs, at_start)
+        share, likelihood = ctc_run.path_groups(inputs, at_start, False)
+        ctc_run.path_groups_backward(share, likelihood, inputs, at_start)
     logits = torch.zeros(1, 2, U + 1, 7, dtype=dtype)
     labels = Labels(*(x[:1] for x in inputs[1:4]), 0)
-    triton_transducer_run.loss(logits, labels, False, False)
-    losses, cells, book = triton_transducer_run.loss(logits, labels, True, False)
-    triton_transducer_run.gradient(losses, logits, 0, cells, book)
+    transducer_run.loss(logits, labels, False, False)
+    losses, cells, book = transducer_run.loss(logits, labels, True, False)
+    transducer_run.gradient(losses, logits, 0, cells, book)
     return list(found)
 
 

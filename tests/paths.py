@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from brctc import BayesRisk
-from brctc.risk import PEAK_TOLERANCE
+from brctc.kernels.ctc.groups import PEAK_TOLERANCE
 
 
 def runs_of(path: tuple[int, ...], blank: int) -> list[tuple[int, int, int]]:

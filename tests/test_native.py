@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import brctc
 from brctc import _native
-from brctc.kernels import cpu, reference
+from brctc.kernels.ctc import cpu, reference
 from tests.batches import batches, random_batch
 from tests.parity import check_parity, loss_and_grad
 from tests.paths import TableRisk

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import brctc
-from brctc.kernels import joint_cpu
+from brctc.kernels.transducer import cpu_joint
 from tests.transducer_batches import BACKENDS, Batch, random_batch, random_joint
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -156,17 +156,17 @@ def test_native_equals_reference(batch):
         assert error <= (1e-9 if exact else 2e-5) * (1 + expected_grad[n].norm())
 
 
-SIZES = joint_cpu._GROUP_SIZE, joint_cpu._PART_SIZE, joint_cpu._LEAST_ROWS
+SIZES = cpu_joint._GROUP_SIZE, cpu_joint._PART_SIZE, cpu_joint._LEAST_ROWS
 
 
 @contextlib.contextmanager
 def set_sizes(sizes):
     """How the rows of a joint network are cut into groups and parts."""
     try:
-        joint_cpu._GROUP_SIZE, joint_cpu._PART_SIZE, joint_cpu._LEAST_ROWS = sizes
+        cpu_joint._GROUP_SIZE, cpu_joint._PART_SIZE, cpu_joint._LEAST_ROWS = sizes
         yield
     finally:
-        joint_cpu._GROUP_SIZE, joint_cpu._PART_SIZE, joint_cpu._LEAST_ROWS = SIZES
+        cpu_joint._GROUP_SIZE, cpu_joint._PART_SIZE, cpu_joint._LEAST_ROWS = SIZES
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import brctc
-from brctc.kernels import joint_cpu
+from brctc.kernels.transducer import cpu_joint
 from tests.transducer_batches import BACKENDS, Batch, random_batch, random_joint
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -185,7 +185,7 @@ def test_memory():
     shape = N, T, U, C, _ = 8, 100, 30, 1000, 64
     all_logits = 4 * N * T * (U + 1) * C  # 99 MB
     assert all_logits < peak_growth("dense", *shape) < 1.2 * all_logits
-    working = 4 * joint_cpu._GROUP_SIZE + 8 * 2**20
+    working = 4 * cpu_joint._GROUP_SIZE + 8 * 2**20
     assert working < 0.5 * all_logits
     for which in ("mean", "none"):
         assert peak_growth(which, *shape) < working

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import brctc
-from brctc.trim import trim, trimmed_lengths
+from brctc.trimming import trim, trimmed_lengths
 
 
 def posterior(blanks, classes=4):

@@ -37,7 +37,7 @@ def check(lines):
 
 
 def kernels_in_the_source():
-    files = (ROOT / "src" / "brctc" / "kernels").glob("triton_*.py")
+    files = (ROOT / "src" / "brctc" / "kernels").rglob("triton_*.py")
     return {name for file in files for name in re.findall(r"@kernel\ndef (\w+)", file.read_text())}
 
 

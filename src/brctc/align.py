@@ -5,10 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from brctc.kernels import backend_of, cpu
-from brctc.kernels.inputs import Lengths, check_values, pad_targets, prepare_inputs
+from brctc.kernels.backend import backend_of
+from brctc.kernels.ctc import cpu
+from brctc.kernels.ctc.groups import PathGroups
+from brctc.kernels.ctc.inputs import check_values, local_labels, pad_targets, prepare_inputs
+from brctc.kernels.tensors import Lengths, check_floating, check_has_values
 from brctc.loss import group_paths
-from brctc.risk import PathGroups
 
 
 def path_groups(
@@ -27,7 +29,7 @@ def path_groups(
     of one here.
     """
     inputs, _ = prepare_inputs(log_probs, targets, input_lengths, target_lengths, blank, from_logits)
-    return group_paths(inputs, event, backend_of(backend, inputs.scores))
+    return group_paths(inputs, event, backend_of(backend, inputs.scores).ctc)
 
 
 class BestPath(NamedTuple):
@@ -55,16 +57,13 @@ def best_path(
 
     Runs on the CPU, wherever the tensors are; the results are on their device.
     """
+    check_floating("log_probs", log_probs)
+    check_has_values("log_probs", log_probs)
     inputs, batched = prepare_inputs(
         log_probs.detach(), targets, input_lengths, target_lengths, blank, from_logits
     )
     device = inputs.scores.device
-    inputs = pad_targets(inputs)._replace(scores=inputs.scores.cpu())
-    inputs = inputs._replace(
-        targets=inputs.targets.cpu(),
-        input_lengths=inputs.input_lengths.cpu(),
-        target_lengths=inputs.target_lengths.cpu(),
-    )
+    inputs = local_labels(pad_targets(inputs).with_scores(inputs.scores.cpu()))
     found = (result.to(device) for result in cpu.best_path(inputs))
     return BestPath(*(found if batched else (result.squeeze(0) for result in found)))
 

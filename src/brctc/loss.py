@@ -1,15 +1,16 @@
 """The criterion as torch users know it: a function and a module with CTCLoss's arguments."""
 
 import math
-from types import ModuleType
 
 from torch import Tensor, nn
 
-from brctc.kernels import backend_of
-from brctc.kernels.inputs import Inputs, Lengths, in_full_precision, pad_targets, prepare_inputs
+from brctc.kernels.backend import CTCKernels, backend_of
+from brctc.kernels.ctc.groups import PathGroups
+from brctc.kernels.ctc.inputs import Inputs, in_full_precision, pad_targets, prepare_inputs
 from brctc.kernels.operators import has_values
-from brctc.kernels.reduction import check_reduction
-from brctc.risk import BayesRisk, PathGroups, evaluate, refuse_value
+from brctc.kernels.reduction import Reduction
+from brctc.kernels.tensors import Lengths
+from brctc.risk import BayesRisk, closed_form_of, evaluate, refuse_value
 
 
 def bayes_risk_ctc_loss(
@@ -36,7 +37,7 @@ def bayes_risk_ctc_loss(
         targets: (N, U) padded, or all labels one after the other; any integer dtype.
         input_lengths: (N), frames of each utterance; 1 or more, where torch takes 0.
         target_lengths: (N), labels of each utterance; 0 is allowed and is plain CTC.
-        risk: which paths are preferred: EarlyFinish, EarlyEmission, DelayPenalty or a BayesRisk of your own.
+        risk: which paths are preferred: EarlyFinish, EarlyEmission, DelayPenalty or a custom risk.
         blank: index of the blank class.
         reduction: "none" gives (N); "sum"; "mean" divides each loss by its target length first.
         zero_infinity: an utterance that cannot be aligned has loss 0 instead of inf. Its gradient
@@ -47,46 +48,55 @@ def bayes_risk_ctc_loss(
             the GPU; with False nothing waits, and such an utterance has loss NaN and no gradient. The
             "cpu" backend checks in any case, which costs it nothing.
     """
-    _check_options(risk, reduction)
+    how = Reduction(reduction, zero_infinity)
+    _check_options(risk, how)
     inputs, batched = prepare_inputs(
         log_probs, targets, input_lengths, target_lengths, blank, from_logits, keep_half=True
     )
-    kernel = backend_of(backend, inputs.scores)
-    if not kernel.READS_HALF:
+    chosen = backend_of(backend, inputs.scores)
+    if not chosen.reads_half:
         inputs = in_full_precision(inputs)
-    if kernel.has_closed_form(risk):
-        loss = kernel.loss(inputs, risk, reduction, zero_infinity, validate)
+    form = closed_form_of(risk)
+    if form is not None and chosen.ctc.has_closed_form(form):
+        loss = chosen.ctc.loss(inputs, form, how, validate)
     else:
         assert risk is not None  # plain CTC has a closed form everywhere
-        groups = group_paths(inputs, risk.event, kernel, validate)
-        log_risk = evaluate(risk, groups)
-        options = (risk.tokens == "last", reduction, zero_infinity)
-        loss = kernel.risk_loss(inputs, groups, log_risk, *options)
-        # where there are no values, a NaN risk shows as a NaN loss
-        if validate and has_values(loss) and _is_nan(loss):
-            refuse_value(risk, groups, log_risk)
+        loss = _custom_risk_loss(inputs, risk, chosen.ctc, how, validate)
     return loss.squeeze(0) if reduction == "none" and not batched else loss
+
+
+def _custom_risk_loss(
+    inputs: Inputs, risk: BayesRisk, kernels: CTCKernels, reduction: Reduction, validate: bool
+) -> Tensor:
+    """By path groups: out they go, the risk of each comes back."""
+    groups = group_paths(inputs, risk.event, kernels, validate)
+    log_risk = evaluate(risk, groups)
+    loss = kernels.risk_loss(inputs, groups, log_risk, risk.tokens == "last", reduction)
+    # where there are no values, a NaN risk shows as a NaN loss
+    if validate and has_values(loss) and _is_nan(loss):
+        refuse_value(risk, groups, log_risk)
+    return loss
 
 
 def _is_nan(loss: Tensor) -> bool:
     return math.isnan(loss.item()) if loss.dim() == 0 else bool(loss.isnan().any())
 
 
-def _check_options(risk: BayesRisk | None, reduction: str) -> None:
+def _check_options(risk: BayesRisk | None, reduction: Reduction) -> None:
     if risk is not None and not isinstance(risk, BayesRisk):
         is_class = isinstance(risk, type) and issubclass(risk, BayesRisk)
         found = f"the class {risk.__name__} itself" if is_class else f"{risk!r}"
         raise TypeError(f"risk must be a BayesRisk or None, got {found}")
-    check_reduction(reduction)
+    reduction.check()
 
 
-def group_paths(inputs: Inputs, event: str, kernel: ModuleType, validate: bool = True) -> PathGroups:
+def group_paths(inputs: Inputs, event: str, kernels: CTCKernels, validate: bool = True) -> PathGroups:
     """Path groups of prepared inputs."""
     if event not in ("end", "start"):
         raise ValueError(f'event is {event!r}, expected "end" or "start"')
     inputs = pad_targets(inputs)
     device = inputs.scores.device
-    log_share, log_likelihood = kernel.path_groups(inputs, event, validate)
+    log_share, log_likelihood = kernels.path_groups(inputs, event, validate)
     return PathGroups(
         log_share,
         log_likelihood,
@@ -116,7 +126,7 @@ class BayesRiskCTCLoss(nn.Module):
         validate: bool = True,
     ) -> None:
         super().__init__()
-        _check_options(risk, reduction)
+        _check_options(risk, Reduction(reduction, zero_infinity))
         self.risk = risk
         self.blank = blank
         self.reduction = reduction

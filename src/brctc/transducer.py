@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from brctc.kernels import TRANSDUCERS, backend_of
-from brctc.kernels.inputs import FULL, HALF_OR_FULL, Lengths
-from brctc.kernels.reduction import check_reduction, reduce_losses
-from brctc.kernels.transducer_inputs import check_floating, prepare_joint, prepare_labels
+from brctc.kernels.backend import backend_of
+from brctc.kernels.reduction import Reduction, reduce_losses
+from brctc.kernels.tensors import FULL, HALF_OR_FULL, Lengths, check_floating
+from brctc.kernels.transducer.inputs import prepare_joint, prepare_labels
 
 
 def transducer_loss(
@@ -37,17 +37,18 @@ def transducer_loss(
         backend: "cpu", "triton", "reference", or None for the best that fits the tensor.
         validate: as of `bayes_risk_ctc_loss`: with False nothing waits for a GPU.
     """
-    check_reduction(reduction)
+    how = Reduction(reduction, zero_infinity)
+    how.check()
     check_floating("logits", logits)
     if logits.dim() != 4:
         raise ValueError(f"logits must be (N, T, U + 1, C), got {tuple(logits.shape)}")
-    kernel = TRANSDUCERS[backend_of(backend, logits)]
-    if logits.dtype not in (HALF_OR_FULL if kernel.READS_HALF else FULL):
+    chosen = backend_of(backend, logits)
+    if logits.dtype not in (HALF_OR_FULL if chosen.reads_half else FULL):
         logits = logits.float()
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, logits.shape)
-    losses = kernel.losses(logits, labels, validate)
+    losses = chosen.transducer.losses(logits, labels, validate)
     lengths = labels.target_lengths.to(losses.device, non_blocking=True)
-    return reduce_losses(losses, lengths, reduction, zero_infinity)
+    return reduce_losses(losses, lengths, how)
 
 
 def transducer_joint_loss(
@@ -78,11 +79,12 @@ def transducer_joint_loss(
 
     The others are those of `transducer_loss`.
     """
-    check_reduction(reduction)
+    how = Reduction(reduction)
+    how.check()
     joint = prepare_joint(encoder, prediction, weight, bias)
     labels = prepare_labels(targets, logit_lengths, target_lengths, blank, joint.logits_shape())
-    kernel = TRANSDUCERS[backend_of(backend, encoder)]
+    kernels = backend_of(backend, encoder).transducer
     if encoder.is_meta:  # has no autocast
-        return kernel.joint_loss(joint, labels, reduction, validate)
+        return kernels.joint_loss(joint, labels, how, validate)
     with torch.autocast(encoder.device.type, enabled=False):
-        return kernel.joint_loss(joint, labels, reduction, validate)
+        return kernels.joint_loss(joint, labels, how, validate)

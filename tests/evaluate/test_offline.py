@@ -22,7 +22,7 @@ from brctc.evaluate import (
 from brctc.evaluate.metrics import ErrorRateMetric
 from brctc.evaluate.translation_metrics import BLEUMetric, ChrFMetric
 from brctc.models import Model, System, SystemConfig, load_model
-from brctc.trim import trimmed_lengths
+from brctc.trimming import trimmed_lengths
 from tests.data.splits import ArrayItem, ArraySource, write_split
 from tests.evaluate.conftest import QUICK
 from tests.evaluate.online_toys import store

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from brctc.config import describe_problems
 from brctc.data import Padded
 from brctc.models import AttentionConfig, CTCHead, System, SystemConfig, TransducerConfig, TrimConfig
-from brctc.trim import trimmed_lengths
+from brctc.trimming import trimmed_lengths
 from tests.models.toys import (
     CLASSES,
     FEATURES,

@@ -28,8 +28,8 @@ def register(
     backward: Callable[..., Any] | None = None,
     setup: Callable[..., None] | None = None,
     devices: tuple[str, ...] = ("CPU",),
-) -> None:
-    """`fake` gives shapes without values; `setup` and `backward`, if any, are those of torch.library."""
+) -> Callable[..., Any]:
+    """The operator. `fake` gives shapes without values; `setup` and `backward` are those of torch.library."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for device in devices:
@@ -37,6 +37,7 @@ def register(
     torch.library.register_fake(f"brctc::{name}", fake, lib=_library)
     if backward is not None:
         torch.library.register_autograd(f"brctc::{name}", backward, setup_context=setup, lib=_library)
+    return getattr(torch.ops.brctc, name)
 
 
 def no_second_derivative(ctx: Any, *grads: Tensor) -> None:

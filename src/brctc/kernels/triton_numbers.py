@@ -1,4 +1,4 @@
-"""Numbers of the GPU lattice: a mantissa with an integer exponent, m * 2^e, as on the CPU (native/simd.h).
+"""Numbers of the GPU lattice: a mantissa with an integer exponent, m * 2^e, as on the CPU (native/numbers.h).
 
 float32 mantissas go with int32 exponents, float64 with int64; each function reads the format off its
 operands.
@@ -20,7 +20,7 @@ kernel = triton.jit(do_not_specialize=["N", "T_max", "W", "blank", "stride"])
 # The exponent that stands for probability zero.
 ZERO_32 = tl.constexpr(-(1 << 29))
 ZERO_64 = tl.constexpr(-(1 << 61))
-SMALLEST_LOG = tl.constexpr(-1e13)  # kernels/inputs.py has the same
+SMALLEST_LOG = tl.constexpr(-1e13)  # kernels/tensors.py has the same
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -125,3 +125,11 @@ def shift_up(m, e, lane):
     m = tl.gather(m, before, 0)
     e = tl.gather(e, before, 0)
     return m, tl.where(lane == 0, zero_like(e), e)
+
+
+@device
+def load_state(states_m, states_e, at, mask):
+    """Mantissas and exponents; probability zero where the mask is off."""
+    m = tl.load(states_m + at, mask=mask, other=1.0)
+    e = tl.load(states_e + at, mask=mask, other=0)
+    return m, tl.where(mask, e, zero_like(e))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from brctc.config import Config, KeyedError
 from brctc.data.batch import Padded
-from brctc.kernels.inputs import Lengths
+from brctc.kernels.tensors import Lengths
 from brctc.models.base import (
     FINAL,
     AnyDecoder,
@@ -24,8 +24,8 @@ from brctc.models.base import (
 from brctc.models.conformer_encoder import ConformerConfig
 from brctc.models.heads import CTCHead, HeadConfig
 from brctc.models.normalisation import Normalisation
-from brctc.trim import trim as trim_frames
-from brctc.trim import trimmed_lengths
+from brctc.trimming import trim as trim_frames
+from brctc.trimming import trimmed_lengths
 
 
 class UpperEncoderConfig(Config):

@@ -1,7 +1,8 @@
-// Groups weighed by a risk of the user's own, and the loss of an utterance that they add up to.
+// Groups weighed by a custom risk r, and the loss of an utterance that they add up to:
+//   loss = -log P - 1/U sum_u log sum_tau share_u(tau) r_u(tau),   share_u(tau) = P_u(tau) / P
 #pragma once
 #include "kernels.h"
-#include "simd.h"
+#include "numbers.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {

@@ -9,15 +9,13 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import SMALLEST_LOG, unreadable
-from brctc.kernels.reduction import reduce_losses
-from brctc.kernels.reference import NEVER, unfit, unreadable_rows
-from brctc.kernels.transducer_inputs import Joint, Labels, native_transducer
-
-READS_HALF = False
+from brctc.kernels.log_domain import NEVER, unfit, unreadable_rows
+from brctc.kernels.reduction import Reduction, reduce_losses
+from brctc.kernels.tensors import SMALLEST_LOG, unreadable
+from brctc.kernels.transducer.inputs import Joint, Labels, native_transducer
 
 
-def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
+def losses(logits: Tensor, labels: Labels, validate: bool) -> Tensor:
     """-log P(targets) of every utterance, (N)."""
     log_blank, log_label, labels, bad = _emissions(logits, labels, validate)
     frames, rows = logits.shape[1], logits.shape[2]
@@ -38,10 +36,10 @@ def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
     return torch.where(bad, math.nan, -torch.where(total > NEVER / 2, total, -math.inf))
 
 
-def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
+def joint_loss(joint: Joint, labels: Labels, reduction: Reduction, validate: bool) -> Tensor:
     """Makes all logits; the native CPU backend does not."""
     found = losses(joint_logits(joint, labels), labels, validate)
-    return reduce_losses(found, labels.target_lengths, reduction, zero_infinity=False)
+    return reduce_losses(found, labels.target_lengths, reduction)
 
 
 def joint_logits(joint: Joint, labels: Labels) -> Tensor:

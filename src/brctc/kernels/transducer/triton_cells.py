@@ -9,20 +9,20 @@ beginnings that come to a cell and of the endings from it. Both advance diagonal
 
 import triton.language as tl
 
-from brctc.kernels.triton_lattice import load_state
+from brctc.kernels.triton_labels import OUT_OF_RANGE, softmax_sum
 from brctc.kernels.triton_numbers import (
     SMALLEST_LOG,
     add,
     emission,
     is_zero,
     kernel,
+    load_state,
     logarithm,
     normalise,
     power,
     shift_up,
     zero_like,
 )
-from brctc.kernels.triton_rows import OUT_OF_RANGE, softmax_sum
 
 
 @kernel

@@ -20,6 +20,7 @@ from brctc.kernels.triton_numbers import (
     exponential,
     is_zero,
     kernel,
+    load_state,
     normalise,
     power,
     shift_up,
@@ -43,6 +44,14 @@ def skip_exponents(labels, label_column, lane, U, reverse, e):
     here = tl.load(labels + label_column, mask=follows, other=0)
     there = tl.load(labels + ahead, mask=follows, other=0)
     return tl.where(here != there, tl.full(e.shape, 0, e.dtype), zero_like(e))
+
+
+@device
+def load_emissions(m, e, label_column, is_label):
+    """The blank's, and each label's. Lanes that do not exist let mass pass: none of it comes back."""
+    label_m = tl.load(m + label_column, mask=is_label, other=1.0)
+    label_e = tl.load(e + label_column, mask=is_label, other=0)
+    return tl.load(m), tl.load(e), label_m, label_e
 
 
 @kernel
@@ -74,27 +83,18 @@ def chain_kernel(
         m, e = exponential(factor / T.to(tl.float64), REAL)
         # without labels there are no final blanks
         final = (blank_column == U) & (U > 0)
-        boost_m = tl.where(final, m, boost_m)
-        boost_e = tl.where(final, e, boost_e)
-
+        boost_m, boost_e = tl.where(final, m, boost_m), tl.where(final, e, boost_e)
     t = tl.where(reverse, T - 1, 0)
     step = tl.where(reverse, -1, 1)
     row = n * T_max * W + t.to(tl.int64) * W
     keep = direction * 2 * N * T_max * W + row
     labels_ahead = tl.cast(N, tl.int64) * T_max * W  # from a frame's blanks to its labels
-    yb_m = tl.load(em + row)
-    yb_e = tl.load(ee + row)
-    # lanes that do not exist let mass pass: none of it comes back
-    yl_m = tl.load(em + row + label_column, mask=is_label, other=1.0)
-    yl_e = tl.load(ee + row + label_column, mask=is_label, other=0)
+    yb_m, yb_e, yl_m, yl_e = load_emissions(em + row, ee + row, label_column, is_label)
     for k in range(T):
         now_bm, now_be, now_lm, now_le = yb_m, yb_e, yl_m, yl_e
         # the next frame's emissions are on their way while this one is worked on
         row += tl.where(k + 1 < T, step * W, 0)
-        yb_m = tl.load(em + row)
-        yb_e = tl.load(ee + row)
-        yl_m = tl.load(em + row + label_column, mask=is_label, other=1.0)
-        yl_e = tl.load(ee + row + label_column, mask=is_label, other=0)
+        yb_m, yb_e, yl_m, yl_e = load_emissions(em + row, ee + row, label_column, is_label)
         by_blank, by_label, enter_e = add(b_m, b_e, l_m, l_e + skip)
         enter_m, enter_e = shift_up(by_blank + by_label, enter_e, lane)
         stays, comes, new_be = add(b_m, b_e, l_m, l_e)
@@ -113,14 +113,6 @@ def chain_kernel(
     last = lane == U
     tl.store(totals_m + direction * N + n, tl.sum(tl.where(last, m, 0.0)))
     tl.store(totals_e + direction * N + n, tl.sum(tl.where(last, e, tl.full(e.shape, 0, e.dtype))))
-
-
-@device
-def load_state(states_m, states_e, at, mask):
-    """Mantissas and exponents; probability zero where the mask is off."""
-    m = tl.load(states_m + at, mask=mask, other=1.0)
-    e = tl.load(states_e + at, mask=mask, other=0)
-    return m, tl.where(mask, e, zero_like(e))
 
 
 @kernel

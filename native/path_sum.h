@@ -1,12 +1,12 @@
 // Vanilla CTC, Eq. 10 and the delay penalty: one weighed sum over all paths, by meeting in the middle.
 #pragma once
-#include "direction.h"
+#include "solver.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
 
 template <class Real, class In>
-struct Total : Solver<Real, In> {
+struct PathSum : Solver<Real, In> {
   using Base = Solver<Real, In>;
   using Base::ahead, Base::back, Base::emit, Base::team, Base::T, Base::U, Base::K, Base::utt;
   using Int = IntOf<Real>;
@@ -43,58 +43,49 @@ struct Total : Solver<Real, In> {
     return __builtin_log(sum) + static_cast<double>(top) * ln2;
   }
 
-  // Returns false if a wider format is needed.
-  bool solve(Risk risk, double risk_factor, double& loss, int64_t& bad_frame) {
-    const int64_t middle = (T + 1) / 2;
-    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
-      return bad_frame = no_memory, true;
-    emit.reversed_from = middle;
+  // Weighs the paths in both directions, by multiplying emissions. Returns what is to be added to the loss.
+  double weigh(Risk risk, double risk_factor) {
+    if (U == 0) return 0;
     const double frames = static_cast<double>(T), tokens = static_cast<double>(U);
-    const double range = risk == Risk::none || U == 0 ? 0 : __builtin_fabs(risk_factor);
-    if (!Base::fill(risk == Risk::delay_penalty ? range * tokens * frames : range, bad_frame))
-      return bad_frame != all_read;
-    if (team.mine(0)) ahead.begin(utt.labels);
-    if (team.mine(1)) back.begin(utt.labels);
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
     // blanks: multiply their emissions, add lambda to the loss.
-    double offset = 0;
-    if (risk == Risk::early_finish && U > 0) {
+    if (risk == Risk::early_finish) {
       Real m;
       Int e;
       split_exp<Real>(risk_factor / frames, m, e);
       auto &first = ahead.chain.weights, &second = back.chain.weights;
       first.boosted = U, second.boosted = 0;
       first.boost_m = second.boost_m = m, first.boost_e = second.boost_e = e;
-      offset = risk_factor;
+      return risk_factor;
     }
     // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
     // for exp(-penalty (s - (T - 1) / 2)), and take back what a start in the middle would have got.
-    if (risk == Risk::delay_penalty && U > 0) {
+    if (risk == Risk::delay_penalty) {
       if (team.mine(0)) ahead.weigh(risk_factor);
       if (team.mine(1)) back.weigh(risk_factor);
       ahead.chain.weights.weighed = back.chain.weights.weighed = true;
-      offset = risk_factor * tokens * (frames + 1) / 2;
+      return risk_factor * tokens * (frames + 1) / 2;
     }
+    return 0;
+  }
+
+  // Both directions up to the middle: `ahead` over the first frames with their emissions, `back` over the
+  // others, and then a step without emissions, into the frame where they meet. There
+  //   sum of all paths = sum_u alpha(blank u) beta(blank u) + alpha(label u) beta(label u).
+  void run_to_middle(int64_t middle) {
     const auto nothing = [](int64_t) {};
     if (team.mine(0)) ahead.sweep(middle, nothing);
     if (team.mine(1)) {
       back.sweep(T - middle, nothing);
       back.chain.step_unit(back.unit_row());
     }
-    team.sync();
+    team.barrier();
     ahead.chain.follow(middle);
     back.chain.follow(T - middle + 1);
-    if (team.rank == 0) {
-      const double log_total = meet();
-      Base::result[0] = log_total;
-      loss = Base::normaliser() - log_total + offset;
-    }
-    team.sync();
-    if (!utt.gradient) return true;
-    if (Base::result[0] == -infinite) {
-      Base::clear();
-      return true;
-    }
+  }
+
+  // Writes the gradient of every frame, going back from the middle to both ends.
+  void gradient(int64_t middle) {
     In* row = Base::occupancy + team.rank * (U + 1);
     if (team.mine(1)) back.retreat(back.unit_row());
     Base::sweep_back(ahead, middle, back, T - middle, [&](const Direction<Real>& side, int64_t k) {
@@ -102,6 +93,37 @@ struct Total : Solver<Real, In> {
       side.write(row);
       emit.finish_gradient(utt, side.frame(k), row);
     });
+  }
+
+  // What a risk can add to the exponents of a path.
+  double range_of(Risk risk, double risk_factor) const {
+    if (risk == Risk::none || U == 0) return 0;
+    const double range = __builtin_fabs(risk_factor);
+    return risk == Risk::delay_penalty ? range * static_cast<double>(U) * static_cast<double>(T) : range;
+  }
+
+  // Returns false if a wider format is needed.
+  bool solve(Risk risk, double risk_factor, double& loss, int64_t& bad_frame) {
+    const int64_t middle = (T + 1) / 2;
+    if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
+      return bad_frame = no_memory, true;
+    emit.reversed_from = middle;
+    if (!Base::fill(range_of(risk, risk_factor), bad_frame)) return bad_frame != all_read;
+    if (team.mine(0)) ahead.begin(utt.labels);
+    if (team.mine(1)) back.begin(utt.labels);
+    const double offset = weigh(risk, risk_factor);
+    run_to_middle(middle);
+    if (team.rank == 0) {
+      const double log_total = meet();
+      Base::result[0] = log_total;
+      loss = Base::normaliser() - log_total + offset;
+    }
+    team.barrier();
+    if (!utt.gradient) return true;
+    if (Base::result[0] == -infinite)
+      Base::clear();
+    else
+      gradient(middle);
     return true;
   }
 };

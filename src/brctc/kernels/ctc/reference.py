@@ -12,29 +12,30 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import SMALLEST_LOG, Inputs, check_values, pad_targets, unreadable
-from brctc.kernels.reduction import reduce_losses
-from brctc.risk import BayesRisk, DelayPenalty, PathGroups
+from brctc.kernels.ctc.closed_form import ClosedForm, RiskKind
+from brctc.kernels.ctc.groups import PathGroups
+from brctc.kernels.ctc.inputs import Inputs, check_values, pad_targets
+from brctc.kernels.log_domain import NEVER, unfit, unreadable_rows
+from brctc.kernels.reduction import Reduction, reduce_losses
+from brctc.kernels.tensors import SMALLEST_LOG, unreadable
 
-NEVER = -1e30
-READS_HALF = False
 
-
-def has_closed_form(risk: BayesRisk | None) -> bool:
+def has_closed_form(form: ClosedForm) -> bool:
     """Only where all paths are weighed at once: other risks go through their groups here."""
-    return risk is None or type(risk) is DelayPenalty
+    return form.kind in (RiskKind.NONE, RiskKind.DELAY_PENALTY)
 
 
-def loss(
-    inputs: Inputs, risk: BayesRisk | None, reduction: str, zero_infinity: bool, validate: bool = True
-) -> Tensor:
+def loss(inputs: Inputs, form: ClosedForm, reduction: Reduction, validate: bool) -> Tensor:
     """-log of the summed path probabilities, weighed by a delay penalty or not at all; reduced."""
+    dtype = inputs.scores.dtype
+    delayed = form.kind is RiskKind.DELAY_PENALTY
+    if delayed and inputs.scores.device.type != "mps":  # which has no float64
+        # what early tokens gain and late ones pay is large and cancels: float32 would keep no digit of it
+        inputs = inputs.with_scores(inputs.scores.double())
     emissions, skip, inputs, bad = _lattice(inputs, validate)
-    alpha = _forward(
-        emissions, skip, _start_weights(risk.penalty, inputs) if isinstance(risk, DelayPenalty) else None
-    )
+    alpha = _forward(emissions, skip, _start_weights(form.factor, inputs) if delayed else None)
     losses = torch.where(bad, math.nan, -_hide_never(_final(alpha, inputs)))
-    return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+    return reduce_losses(losses, inputs.target_lengths, reduction).to(dtype)
 
 
 def risk_loss(
@@ -42,12 +43,11 @@ def risk_loss(
     groups: PathGroups,
     log_risk: Tensor,
     last_only: bool,
-    reduction: str,
-    zero_infinity: bool,
+    reduction: Reduction,
     weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The reduced loss of a risk of the user's own, with `weigh` instead of weighed_loss: inf without
-    paths, NaN where the risk of a group with paths is NaN or +inf."""
+    """The reduced loss of a custom risk, with `weigh` instead of weighed_loss: inf without paths, NaN where
+    the risk of a group with paths is NaN or +inf."""
     log_share, tokens = groups.log_share, groups.target_lengths
     if groups.targets.shape[1] == 0:
         losses = -groups.log_likelihood  # no token in the whole batch: plain CTC
@@ -58,7 +58,7 @@ def risk_loss(
             log_share = log_share.gather(1, last.expand_as(log_risk))
             tokens = tokens.clamp(max=1)
         losses = (weigh or weighed_loss)(log_share, log_risk, groups.log_likelihood, tokens)
-    return reduce_losses(losses, inputs.target_lengths, reduction, zero_infinity)
+    return reduce_losses(losses, inputs.target_lengths, reduction)
 
 
 def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, to
     return torch.where(forbidden, math.inf, -(log_likelihood + log_objective))
 
 
-def path_groups(inputs: Inputs, event: str, validate: bool = True) -> tuple[Tensor, Tensor]:
+def path_groups(inputs: Inputs, event: str, validate: bool) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
     emissions, skip, inputs, bad = _lattice(inputs, validate)
     alpha = _forward(emissions, skip)
@@ -138,22 +138,6 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Te
         target_lengths=inputs.target_lengths.masked_fill(bad, 0),
     )
     return emissions, skip, inputs, bad
-
-
-def unfit(
-    targets: Tensor, lengths: Tensor, target_lengths: Tensor, frames: int, classes: int, blank: int
-) -> Tensor:
-    """(N): whether lengths or labels are out of range. All on one device, which nothing waits for."""
-    asked = torch.arange(targets.shape[1], device=targets.device) < target_lengths[:, None]
-    no_label = asked & ((targets < 0) | (targets >= classes) | (targets == blank))
-    out = (lengths < 1) | (lengths > frames)
-    return out | (target_lengths < 0) | (target_lengths > targets.shape[1]) | no_label.any(1)
-
-
-def unreadable_rows(logits: Tensor) -> Tensor:
-    """Whether a softmax over the last axis has no value: NaN or +inf in the row, or nothing but -inf."""
-    top = logits.detach().amax(-1)
-    return ~((top < math.inf) & (top > -math.inf))
 
 
 def _shift(x: Tensor, by: int) -> Tensor:

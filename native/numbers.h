@@ -48,6 +48,24 @@ static inline Real pow2(IntOf<Real> d) {
   return pow2_biased<Real>(d + Format<Real>::bias);
 }
 
+// 2^(e - of) for e <= of, as align() uses it.
+template <class Real>
+[[gnu::always_inline]] static inline Real relative(IntOf<Real> e, IntOf<Real> of) {
+  return pow2_biased<Real>(e - (of - Format<Real>::bias));
+}
+
+// Two numbers with the larger one's exponent: they can be added.
+template <class Real>
+struct Aligned {
+  Real first, second;
+  IntOf<Real> e;
+};
+template <class Real>
+[[gnu::always_inline]] static inline Aligned<Real> align(Real a_m, IntOf<Real> a_e, Real b_m, IntOf<Real> b_e) {
+  const IntOf<Real> e = larger(a_e, b_e);
+  return {a_m * relative<Real>(a_e, e), b_m * relative<Real>(b_e, e), e};
+}
+
 // Brings m back into [1, 2). m is a positive normal number.
 template <class Real>
 static inline void normalise(Real& m, IntOf<Real>& e) {

@@ -1,30 +1,28 @@
-"""The transducer losses by Triton kernels, as torch operators, like triton.py."""
+"""The transducer losses by Triton kernels, as operators of torch, for CUDA and ROCm tensors."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import HALF_OR_FULL
 from brctc.kernels.operators import no_second_derivative, register
-from brctc.kernels.reduction import reduce_losses
-from brctc.kernels.transducer_inputs import Joint, Labels, check_labels
-from brctc.kernels.transducer_reference import joint_logits
+from brctc.kernels.reduction import Reduction, reduce_losses
+from brctc.kernels.tensors import HALF_OR_FULL
+from brctc.kernels.transducer.inputs import Joint, Labels, check_labels
+from brctc.kernels.transducer.reference import joint_logits
 
-READS_HALF = True
 
-
-def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
+def losses(logits: Tensor, labels: Labels, validate: bool) -> Tensor:
     """-log P(targets) of every utterance, (N)."""
     gradient = torch.is_grad_enabled() and logits.requires_grad
-    return torch.ops.brctc.triton_transducer_loss(logits, *labels, gradient, validate)[0]
+    return loss_and_cells(logits, *labels, gradient, validate)[0]
 
 
-def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
+def joint_loss(joint: Joint, labels: Labels, reduction: Reduction, validate: bool) -> Tensor:
     """Makes all logits."""
     found = losses(joint_logits(joint, labels), labels, validate)
     lengths = labels.target_lengths.to(found.device, non_blocking=True)
-    return reduce_losses(found, lengths, reduction, zero_infinity=False)
+    return reduce_losses(found, lengths, reduction)
 
 
 def _checked(logits: Tensor, labels: Labels) -> Tensor:
@@ -37,15 +35,15 @@ def _checked(logits: Tensor, labels: Labels) -> Tensor:
 
 
 def _loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    from brctc.kernels import triton_transducer_run
+    from brctc.kernels.transducer import triton_run
 
     *values, gradient, validate = arguments
     labels = Labels(*values)
-    return triton_transducer_run.loss(_checked(logits, labels), labels, gradient, validate)
+    return triton_run.loss(_checked(logits, labels), labels, gradient, validate)
 
 
 def _backward(grad_losses: Tensor, logits: Tensor, blank: int, cells: Tensor, book: Tensor) -> Tensor:
-    from brctc.kernels import triton_transducer_run
+    from brctc.kernels.transducer import triton_run
 
     N, T, W, _ = logits.shape
     if grad_losses.shape != (N,) or not grad_losses.is_floating_point():
@@ -55,7 +53,7 @@ def _backward(grad_losses: Tensor, logits: Tensor, blank: int, cells: Tensor, bo
     if cells.shape != (4, N, T, W) or book.shape != (N, 2 * W + 2):
         raise ValueError(f"what was kept of the loss does not fit logits of shape {tuple(logits.shape)}")
     logits = logits if logits.stride(3) == 1 and not logits.is_neg() else logits.resolve_neg().contiguous()
-    return triton_transducer_run.gradient(grad_losses, logits, blank, cells, book)
+    return triton_run.gradient(grad_losses, logits, blank, cells, book)
 
 
 def _fake_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -76,11 +74,11 @@ def _loss_backward(ctx: Any, grad_losses: Tensor, *_: Any) -> tuple[Tensor | Non
     if not ctx.has_gradient:
         raise RuntimeError("brctc::triton_transducer_loss was called with gradient=False and has none")
     logits, cells, book = ctx.saved_tensors
-    dense = torch.ops.brctc.triton_transducer_gradient(grad_losses, logits, ctx.blank, cells, book)
+    dense = loss_gradient(grad_losses, logits, ctx.blank, cells, book)
     return (dense, *[None] * 6)
 
 
-register(
+loss_and_cells = register(
     "triton_transducer_loss(Tensor logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths, "
     "SymInt blank, bool gradient, bool validate) -> (Tensor, Tensor, Tensor)",
     _loss,
@@ -89,7 +87,7 @@ register(
     _setup,
     devices=("CUDA", "CPU"),
 )
-register(
+loss_gradient = register(
     "triton_transducer_gradient(Tensor grad_losses, Tensor logits, SymInt blank, Tensor cells, Tensor book) "
     "-> Tensor",
     _backward,

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from brctc.kernels.inputs import Lengths
+from brctc.kernels.tensors import Lengths, check_has_values, check_strided
 
 
 def trim(
@@ -33,6 +33,7 @@ def trim(
         from_logits=from_logits,
         at_least=at_least,
     )
+    check_has_values("log_probs", log_probs)
     if hidden.shape[:2] != log_probs.shape[:2]:
         given, expected = tuple(hidden.shape), tuple(log_probs.shape[:2])
         raise ValueError(f"hidden has shape {given}, but log_probs are of (N, T) = {expected}")
@@ -76,6 +77,7 @@ def trimmed_lengths(
     if not isinstance(log_probs, Tensor) or not log_probs.is_floating_point() or log_probs.dim() != 3:
         found = tuple(log_probs.shape) if isinstance(log_probs, Tensor) else type(log_probs).__name__
         raise ValueError(f"log_probs must be a floating-point tensor (N, T, C), got {found}")
+    check_strided("log_probs", log_probs)
     batch, frames, classes = log_probs.shape
     if not 0 <= blank < classes:
         raise ValueError(f"blank is {blank}, expected 0 to {classes - 1}: log_probs have {classes} classes")

@@ -1,7 +1,8 @@
-"""The native transducer losses as torch operators, like cpu.py.
+"""The transducer losses on the CPU, by the native core: eager calls through autograd Functions, traced ones
+through registered operators. This file has dense logits, cpu_joint.py those of a joint network.
 
 The native core keeps four numbers per cell of the lattice: no copy of the softmax waits for the
-backward pass, which finds it again from the logits.
+backward pass, which finds it again from the logits. Values are always validated, as for CTC.
 """
 
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.joint_cpu import joint_loss
 from brctc.kernels.operators import (
     needs_operators,
     no_second_derivative,
@@ -18,23 +18,21 @@ from brctc.kernels.operators import (
     register,
     wants_operator,
 )
-from brctc.kernels.transducer_inputs import NUMBERS_PER_CELL, Labels, check_labels, native_transducer
+from brctc.kernels.transducer.cpu_joint import joint_loss
+from brctc.kernels.transducer.inputs import NUMBERS_PER_CELL, Labels, check_labels, native_transducer
 
 __all__ = ["joint_loss", "losses"]
 
 
-READS_HALF = False
-
-
-def losses(logits: Tensor, labels: Labels, validate: bool = True) -> Tensor:
-    """-log P(targets) of every utterance, (N). Always validates, like cpu.loss."""
-    arguments = (logits, *labels, torch.is_grad_enabled() and logits.requires_grad)
+def losses(logits: Tensor, labels: Labels, validate: bool) -> Tensor:
+    """-log P(targets) of every utterance, (N)."""
+    gradient = torch.is_grad_enabled() and logits.requires_grad
     if needs_operators(logits):
-        return torch.ops.brctc.transducer_loss(*arguments)[0]
-    return _Losses.apply(*arguments)
+        return loss_and_cells(logits, *labels, gradient)[0]
+    return _Losses.apply(logits, labels, gradient)
 
 
-# ---- from dense logits ----------------------------------------------------------------------
+# ---- the native calls -----------------------------------------------------------------------
 
 
 def _laid_out(logits: Tensor) -> Tensor:
@@ -43,17 +41,6 @@ def _laid_out(logits: Tensor) -> Tensor:
 
 def _address(logits: Tensor) -> tuple[int, int, int, int]:
     return logits.data_ptr(), logits.stride(0), logits.stride(1), logits.stride(2)
-
-
-@outside_graphs
-def _transducer_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    """Losses (N), and the cells of the lattice for the backward pass."""
-    *labels, gradient = arguments
-    native = _checked(logits, Labels(*labels))
-    # as an operator's output, cells must have no unwritten places
-    cells = logits.new_zeros(_cell_numbers(logits))
-    found = _native_losses(native, logits, cells, gradient)
-    return found, cells if gradient else logits.new_empty(0)
 
 
 def _checked(logits: Tensor, labels: Labels) -> _native.Transducer:
@@ -84,17 +71,49 @@ def _native_gradient(native: _native.Transducer, grad: Tensor, logits: Tensor, c
     return native.gradient(*_address(logits), cells.data_ptr(), weights.data_ptr())
 
 
+# ---- autograd -------------------------------------------------------------------------------
+
+
+class _Losses(torch.autograd.Function):
+    """An eager call: the registered operators below cost 150 us more."""
+
+    @staticmethod
+    @outside_graphs
+    def forward(ctx: Any, logits: Tensor, labels: Labels, gradient: bool) -> Tensor:
+        native = native_transducer(labels, tuple(logits.shape), logits.dtype)
+        cells = logits.new_empty(_cell_numbers(logits))
+        found = _native_losses(native, logits, cells, gradient)
+        if gradient:
+            targets, logit_lengths, target_lengths, ctx.blank = labels
+            ctx.save_for_backward(logits, targets, logit_lengths, target_lengths, cells)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        logits, targets, logit_lengths, target_lengths, cells = ctx.saved_tensors
+        labels = Labels(targets, logit_lengths, target_lengths, ctx.blank)
+        backward = losses_backward if wants_operator(grads[0]) else _transducer_loss_backward
+        return backward(grads[0], logits, *labels, cells), None, None
+
+
+# ---- operators: what a tracer sees ----------------------------------------------------------
+
+
 @outside_graphs
-def _transducer_loss_backward(
-    grad_losses: Tensor,
-    logits: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    cells: Tensor,
-) -> Tensor:
-    native = _checked(logits, Labels(targets, logit_lengths, target_lengths, blank))
+def _transducer_loss(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Losses (N), and the cells of the lattice for the backward pass."""
+    *labels, gradient = arguments
+    native = _checked(logits, Labels(*labels))
+    # as an operator's output, cells must have no unwritten places
+    cells = logits.new_zeros(_cell_numbers(logits))
+    found = _native_losses(native, logits, cells, gradient)
+    return found, cells if gradient else logits.new_empty(0)
+
+
+@outside_graphs
+def _transducer_loss_backward(grad_losses: Tensor, logits: Tensor, *arguments: Any) -> Tensor:
+    *labels, cells = arguments
+    native = _checked(logits, Labels(*labels))
     # anyone can call this operator: what was saved must fit
     if grad_losses.shape != logits.shape[:1] or not grad_losses.is_floating_point():
         found = f"{grad_losses.dtype} {tuple(grad_losses.shape)}"
@@ -104,30 +123,6 @@ def _transducer_loss_backward(
         found = f"{cells.dtype} {tuple(cells.shape)}"
         raise ValueError(f"cells is {found}, expected {size} contiguous {logits.dtype} values")
     return _native_gradient(native, grad_losses, logits, cells)
-
-
-class _Losses(torch.autograd.Function):
-    """An eager call: the registered operators below cost 150 us more."""
-
-    @staticmethod
-    @outside_graphs
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        logits, *labels, gradient = arguments
-        cells = logits.new_empty(_cell_numbers(logits))
-        native = native_transducer(Labels(*labels), tuple(logits.shape), logits.dtype)
-        found = _native_losses(native, logits, cells, gradient)
-        if gradient:
-            ctx.save_for_backward(*arguments[:4], cells)
-            ctx.blank = labels[3]
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        logits, *labels, cells = ctx.saved_tensors
-        operands: tuple[Any, ...] = (*grads, logits, *labels, ctx.blank, cells)
-        if wants_operator(grads[0]):
-            return (torch.ops.brctc.transducer_loss_backward(*operands), *[None] * 5)
-        return (_transducer_loss_backward(*operands), *[None] * 5)
 
 
 _INPUTS = "Tensor logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths, SymInt blank"
@@ -148,18 +143,18 @@ def _loss_backward(ctx: Any, grad_losses: Tensor, *_: Any) -> tuple[Tensor | Non
     if not ctx.has_gradient:
         raise RuntimeError("brctc::transducer_loss was called with gradient=False and has none")
     *inputs, cells = ctx.saved_tensors
-    dense = torch.ops.brctc.transducer_loss_backward(grad_losses, *inputs, ctx.blank, cells)
+    dense = losses_backward(grad_losses, *inputs, ctx.blank, cells)
     return (dense, *[None] * 5)
 
 
-register(
+loss_and_cells = register(
     f"transducer_loss({_INPUTS}, bool gradient) -> (Tensor, Tensor)",
     _transducer_loss,
     _fake_loss,
     _loss_backward,
     _setup_loss,
 )
-register(
+losses_backward = register(
     f"transducer_loss_backward(Tensor grad_losses, {_INPUTS}, Tensor cells) -> Tensor",
     _transducer_loss_backward,
     lambda grad_losses, logits, *_: torch.empty_like(logits, memory_format=torch.contiguous_format),

@@ -5,7 +5,7 @@
 
 import triton.language as tl
 
-from brctc.kernels.triton_lattice import load_state
+from brctc.kernels.triton_labels import OUT_OF_RANGE
 from brctc.kernels.triton_numbers import (
     LN2,
     add,
@@ -13,14 +13,14 @@ from brctc.kernels.triton_numbers import (
     exponential,
     is_zero,
     kernel,
+    load_state,
     logarithm,
     normalise,
     power,
     zero_like,
 )
-from brctc.kernels.triton_rows import OUT_OF_RANGE
 
-PEAK_TOLERANCE = tl.constexpr(1e-4)  # risk.py has the same
+PEAK_TOLERANCE = tl.constexpr(1e-4)  # groups.py has the same
 
 
 @device

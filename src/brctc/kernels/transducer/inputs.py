@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from brctc import _native
-from brctc.kernels.inputs import Lengths, check_blank, integer_lengths, integers, local_tensor
 from brctc.kernels.operators import outside_graphs
+from brctc.kernels.tensors import (
+    Lengths,
+    check_blank,
+    check_floating,
+    check_has_values,
+    integer_lengths,
+    integers,
+    local_tensor,
+)
 
 NUMBERS_PER_CELL = 4  # what the native core keeps of a row of logits: native/transducer.h
 
@@ -65,6 +73,8 @@ def native_transducer(labels: Labels, shape: tuple[int, ...], dtype: torch.dtype
     """The batch as the native core takes it. Raises for lengths and labels out of range, naming the
     utterance and the value."""
     batch, frames, rows, classes = shape
+    for name in ("targets", "logit_lengths", "target_lengths"):
+        check_has_values(name, getattr(labels, name))
     targets, logit_lengths, target_lengths = (local_tensor(values) for values in labels[:3])
     return _native.Transducer(
         dtype == torch.float64,
@@ -117,10 +127,3 @@ def check_joint(joint: Joint) -> None:
         if tuple(tensor.shape) != size:
             found = f"{name} has shape {tuple(tensor.shape)}, expected {shape} = {size}"
             raise ValueError(f"{found}: the encoder's output is {tuple(joint.encoder.shape)}")
-
-
-def check_floating(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {tensor.dtype}")

@@ -22,8 +22,9 @@ from brctc.kernels.operators import (
     register,
     wants_operator,
 )
-from brctc.kernels.reduction import mean_weights, reduce_losses
-from brctc.kernels.transducer_inputs import (
+from brctc.kernels.reduction import Reduction, mean_weights, reduce_losses
+from brctc.kernels.tensors import FULL
+from brctc.kernels.transducer.inputs import (
     NUMBERS_PER_CELL,
     Joint,
     Labels,
@@ -40,42 +41,51 @@ _PART_SIZE = 2**19
 _LEAST_ROWS = 512
 
 
-def joint_loss(joint: Joint, labels: Labels, reduction: str, validate: bool = True) -> Tensor:
-    """The reduced loss. Always validates, like cpu.loss."""
+def joint_loss(joint: Joint, labels: Labels, reduction: Reduction, validate: bool) -> Tensor:
+    """The reduced loss."""
     if any(needs_operators(tensor) for tensor in joint):
-        losses = torch.ops.brctc.transducer_joint_loss(*joint, *labels)
-        return reduce_losses(losses, labels.target_lengths, reduction, zero_infinity=False)
+        losses = joint_losses(*joint, *labels)
+        return reduce_losses(losses, labels.target_lengths, reduction)
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in joint)
-    return _JointLoss.apply(*joint, *labels, reduction, gradient)
+    return _JointLoss.apply(*joint, labels, reduction.kind, gradient)
 
 
 class _JointLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        joint, labels, (reduction, gradient) = Joint(*arguments[:4]), Labels(*arguments[4:8]), arguments[8:]
-        ctx.blank = labels.blank
-        lengths = labels.target_lengths.to("cpu", torch.float64)
+    def forward(
+        ctx: Any,
+        encoder: Tensor,
+        prediction: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Labels,
+        reduction: str,
+        gradient: bool,
+    ) -> Tensor:
+        joint = Joint(encoder, prediction, weight, bias)
+        targets, logit_lengths, target_lengths, ctx.blank = labels
+        lengths = target_lengths.to("cpu", torch.float64)
         ctx.weights = mean_weights(lengths) if reduction == "mean" else torch.ones_like(lengths)
         wanted = ctx.needs_input_grad[:4] if gradient and reduction != "none" else [False] * 4
         losses, grads = _run(joint, labels, ctx.weights, wanted)
-        ctx.save_for_backward(*arguments[:7], *grads)
+        ctx.save_for_backward(*joint, targets, logit_lengths, target_lengths, *grads)
         result = losses if reduction == "none" else torch.dot(losses, ctx.weights)
-        return result.to(joint.encoder.dtype)
+        return result.to(encoder.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        saved: tuple[Any, ...] = ctx.saved_tensors
-        joint, labels = Joint(*saved[:4]), Labels(saved[4], saved[5], saved[6], ctx.blank)
+        encoder, prediction, weight, bias, targets, logit_lengths, target_lengths, *known = ctx.saved_tensors
+        joint = Joint(encoder, prediction, weight, bias)
+        labels = Labels(targets, logit_lengths, target_lengths, ctx.blank)
         if grad.dim() == 0 and not builds_graph():
-            found = [None if known is None else known * grad for known in saved[7:]]
+            found = [None if gradient is None else gradient * grad for gradient in known]
         elif wants_operator(grad):
-            grad_losses = grad * ctx.weights
-            found = torch.ops.brctc.transducer_joint_loss_backward(grad_losses, *joint, *labels)
+            found = joint_losses_backward(grad * ctx.weights, *joint, *labels)
         else:
             weights = grad.double().contiguous()
             found = _run(joint, labels, weights, ctx.needs_input_grad[:4])[1]
-        return (*found, *[None] * 6)
+        return (*found, *[None] * 3)
 
 
 @outside_graphs
@@ -228,7 +238,7 @@ def _checked(arguments: tuple[Any, ...]) -> tuple[Joint, Labels]:
     joint, labels = Joint(*arguments[:4]), Labels(*arguments[4:])
     check_joint(joint)
     for name, tensor in joint._asdict().items():
-        if tensor.dtype != joint.encoder.dtype or tensor.dtype not in (torch.float32, torch.float64):
+        if tensor.dtype != joint.encoder.dtype or tensor.dtype not in FULL:
             raise TypeError(f"{name} is {tensor.dtype}, expected float32 or float64 like the encoder")
     check_labels(labels, joint.logits_shape())
     return joint, labels
@@ -240,7 +250,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _joint_backward(ctx: Any, grad_losses: Tensor) -> tuple[Tensor | None, ...]:
-    found = torch.ops.brctc.transducer_joint_loss_backward(grad_losses, *ctx.saved_tensors, ctx.blank)
+    found = joint_losses_backward(grad_losses, *ctx.saved_tensors, ctx.blank)
     return (*found, *[None] * 4)
 
 
@@ -248,14 +258,14 @@ _INPUTS = (
     "Tensor encoder, Tensor prediction, Tensor weight, Tensor bias, "
     "Tensor targets, Tensor logit_lengths, Tensor target_lengths, SymInt blank"
 )
-register(
+joint_losses = register(
     f"transducer_joint_loss({_INPUTS}) -> Tensor",
     _transducer_joint_loss,
     lambda encoder, *_: encoder.new_empty(encoder.shape[0]),
     _joint_backward,
     _setup,
 )
-register(
+joint_losses_backward = register(
     f"transducer_joint_loss_backward(Tensor grad_losses, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
     _transducer_joint_loss_backward,
     lambda grad_losses, *inputs: tuple(tensor.new_empty(tensor.shape) for tensor in inputs[:4]),

@@ -7,47 +7,16 @@
 #pragma once
 #include <initializer_list>
 
-#include "simd.h"
+#include "scratch.h"
 
 namespace brctc {
 inline namespace BRCTC_ISA {
-
-constexpr int64_t lanes = 8;  // arrays are padded by this much on both sides
 
 // A lattice whose shares take more than this runs a second time, block by block, when it is gone
 // back over: the state at the start of a block is enough to find its shares again, and they stay
 // in the cache.
 constexpr int64_t most_share_bytes = int64_t{4} << 20;
 constexpr int64_t short_block = 16;
-
-static inline int64_t padded(int64_t U) { return (U + 1 + lanes - 1) / lanes * lanes; }
-
-// Hands out pieces of one block of scratch memory. With no block it only measures.
-struct Arena {
-  char* base;
-  size_t used = 0;
-  template <class T>
-  T* take(int64_t count) {
-    T* piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
-    used += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-    return piece;
-  }
-};
-
-// A row of probabilities for states 0..U, with room for index -1 and for a vector's tail.
-template <class Real>
-struct Row {
-  Real* m;
-  IntOf<Real>* e;
-  void take(Arena& arena, int64_t K) {
-    m = arena.take<Real>(K + 2 * lanes);
-    e = arena.take<IntOf<Real>>(K + 2 * lanes);
-    if (m) m += lanes, e += lanes;
-  }
-  void clear(int64_t K) {
-    for (int64_t u = -lanes; u < K + lanes; ++u) m[u] = 1, e[u] = Format<Real>::zero;
-  }
-};
 
 // What multiplies emissions in every frame.
 template <class Real>
@@ -162,6 +131,11 @@ struct Chain {
       advance<keep, false, false>(y_m, y_e, row);
   }
 
+  // One frame t. In linear numbers, with y the frame's emissions, b and l the masses of blanks and labels before:
+  //   in[u]  = b[u-1] + skip[u] l[u-1]        u = 1..U; skip[u] is 1 or, between equal labels, 0
+  //   l'[u]  = (l[u] + in[u]) y[u]
+  //   b'[u]  = (b[u] + l[u]) y[0]             u = 0..U
+  // Index 0 of l and what lies beyond U stay zero. Shares are the summands over their sums.
   template <Keep keep, bool wide, bool keep_entering>
   void advance(const Real* __restrict y_m, const Int* __restrict y_e, int64_t row) {
     const Real* __restrict bm = blank[now].m;
@@ -184,61 +158,45 @@ struct Chain {
     const Int* __restrict wall = skip;
     const Real yb_m = y_m[0];
     const Int yb_e = wide ? y_e[0] : 0;
-    constexpr Int zero = Format<Real>::zero, bias = Format<Real>::bias;
     const int64_t count = K;
-
 #pragma omp simd
     for (int64_t u = 0; u < count; ++u) {
-      // into label u: from the blank before it, or from the label before it
-      const Int e_blank = be[u - 1], e_skip = le[u - 1] + wall[u];
-      const Int e_in = larger(e_blank, e_skip), in_base = e_in - bias;
-      const Real skipped = lm[u - 1] * pow2_biased<Real>(e_skip - in_base);
-      const Real followed = bm[u - 1] * pow2_biased<Real>(e_blank - in_base);
-      const Real in = followed + skipped;
-      // label u: what stayed and what came in
-      const Int e_label = larger(le[u], e_in), label_base = e_label - bias;
-      const Real stayed = lm[u] * pow2_biased<Real>(le[u] - label_base);
-      const Real entered = in * pow2_biased<Real>(e_in - label_base);
-      const Real sum = stayed + entered;
+      const auto in = align(bm[u - 1], be[u - 1], lm[u - 1], le[u - 1] + wall[u]);
+      const Real in_sum = in.first + in.second;
+      const auto l = align(lm[u], le[u], in_sum, in.e);
+      const Real l_sum = l.first + l.second;
       if constexpr (keep != Keep::nothing) {
-        const Real of_sum = 1 / sum;
-        label_stayed[u] = stayed * of_sum;
-        if constexpr (keep == Keep::shares) {
-          const Real part = of_sum * pow2_biased<Real>(e_in - label_base);
-          by_blank[u] = followed * part;
-          by_skip[u] = skipped * part;
-        } else {
-          const Real of_in = 1 / in;
-          label_entered[u] = entered * of_sum;
-          by_blank[u] = followed * of_in;
-          by_skip[u] = skipped * of_in;
-        }
+        const Real of_sum = 1 / l_sum;
+        label_stayed[u] = l.first * of_sum;
+        if constexpr (keep == Keep::shares_of_entering) label_entered[u] = l.second * of_sum;
+        const Real of_in = keep == Keep::shares ? of_sum * relative<Real>(in.e, l.e) : 1 / in_sum;
+        by_blank[u] = in.first * of_in;
+        by_skip[u] = in.second * of_in;
       }
-      if constexpr (keep_entering) in_m[u] = in, in_e[u] = e_in;
-      Real m = sum * y_m[u];
-      Int e = wide ? e_label + y_e[u] : e_label;
-      normalise(m, e);
-      new_lm[u] = m;
-      new_le[u] = wide ? larger(e, zero) : e;
-      // blank u: what stayed and what came from label u
-      const Int e_b = larger(be[u], le[u]), blank_base = e_b - bias;
-      const Real stayed_b = bm[u] * pow2_biased<Real>(be[u] - blank_base);
-      const Real entered_b = lm[u] * pow2_biased<Real>(le[u] - blank_base);
-      const Real sum_b = stayed_b + entered_b;
+      if constexpr (keep_entering) in_m[u] = in_sum, in_e[u] = in.e;
+      emit<wide>(l_sum, l.e, y_m[u], wide ? y_e[u] : 0, new_lm[u], new_le[u]);
+      const auto b = align(bm[u], be[u], lm[u], le[u]);
+      const Real b_sum = b.first + b.second;
       if constexpr (keep != Keep::nothing) {
-        const Real of_sum = 1 / sum_b;
-        blank_stayed[u] = stayed_b * of_sum;
-        blank_entered[u] = entered_b * of_sum;
+        const Real of_sum = 1 / b_sum;
+        blank_stayed[u] = b.first * of_sum;
+        blank_entered[u] = b.second * of_sum;
       }
-      Real m_b = sum_b * yb_m;
-      Int e_after = e_b + yb_e;
-      normalise(m_b, e_after);
-      new_bm[u] = m_b;
-      new_be[u] = wide ? larger(e_after, zero) : e_after;
+      emit<wide>(b_sum, b.e, yb_m, yb_e, new_bm[u], new_be[u]);
     }
     // for retreat()
     if constexpr (keep != Keep::nothing) by_blank[count] = by_skip[count] = 0;
     if constexpr (keep == Keep::shares_of_entering) label_entered[count] = 0;
+  }
+
+  // A mass times its emission, normalised; zero stays zero, where emissions can be so small.
+  template <bool wide>
+  [[gnu::always_inline]] static void emit(Real sum, Int e, Real y_m, Int y_e, Real& out_m, Int& out_e) {
+    Real m = sum * y_m;
+    if constexpr (wide) e += y_e;
+    normalise(m, e);
+    out_m = m;
+    out_e = wide ? larger(e, Format<Real>::zero) : e;
   }
 
   // The state as one piece of memory, to go back to later.
@@ -256,7 +214,10 @@ struct Chain {
     }
   }
 
-  // Moves occupancies one frame back along the shares of `row`. `injected` is mass that enters
+  // Moves occupancies g one frame back along the shares of `row`:
+  //   out_label[u] = g_label[u] label_stayed[u] + g_blank[u] blank_entered[u] + in[u+1] by_skip[u+1]
+  //   out_blank[u] = g_blank[u] blank_stayed[u] + in[u+1] by_blank[u+1]
+  // with in[u] = g_label[u], or g_label[u] label_entered[u] + injected[u]. `injected` is mass that enters
   // label u at this frame but does not stay there: it goes to the states before it only.
   void retreat(const Real* g_blank, const Real* g_label, const Real* injected, int64_t row, Real* out_blank,
                Real* out_label) const {

@@ -1,9 +1,8 @@
-"""What a loss is given, brought into one shape and checked. All backends start from here.
+"""What a CTC loss is given, brought into one shape and checked. All backends start from here.
 
 Axes everywhere: T frames, N utterances, C classes, U labels of a target.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,16 +10,17 @@ from torch import Tensor
 
 from brctc import _native
 from brctc.kernels.operators import outside_graphs
-
-Lengths = Tensor | Sequence[int] | int
-
-# A log-probability below this counts as probability zero; native/emissions.h has the same.
-SMALLEST_LOG = -1e13
-
-_native.learn_tensors(Tensor, torch.nn.Parameter)
-
-FULL = (torch.float32, torch.float64)
-HALF_OR_FULL = (*FULL, torch.float16, torch.bfloat16)
+from brctc.kernels.tensors import (
+    FULL,
+    HALF_OR_FULL,
+    Lengths,
+    check_blank,
+    check_floating,
+    check_has_values,
+    integer_lengths,
+    integers,
+    local_tensor,
+)
 
 
 class Inputs(NamedTuple):
@@ -33,6 +33,9 @@ class Inputs(NamedTuple):
     blank: int
     from_logits: bool
 
+    def with_scores(self, scores: Tensor) -> "Inputs":
+        return Inputs(scores, *self[1:])  # _replace takes three times as long
+
 
 def prepare_inputs(
     scores: Tensor,
@@ -43,7 +46,11 @@ def prepare_inputs(
     from_logits: bool,
     keep_half: bool = False,
 ) -> tuple[Inputs, bool]:
-    """Brings CTCLoss's layouts into one; also says whether there was a batch axis."""
+    """Brings CTCLoss's layouts into one; also says whether there was a batch axis.
+
+    Tensors are looked into here (0.3 us), and again by the native call: between the two, operators and
+    autograd may have made others of them.
+    """
     given: tuple[Tensor, Any, Any, Any, int] = (scores, targets, input_lengths, target_lengths, blank)
     if (
         not torch.compiler.is_compiling()
@@ -51,10 +58,7 @@ def prepare_inputs(
         and not (given[1].is_inference() or given[2].is_inference() or given[3].is_inference())
     ):  # nearly always: there is nothing to bring anywhere
         return Inputs(*given, from_logits), True
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"log_probs must be a tensor, got {type(scores).__name__}")
-    if not scores.is_floating_point():
-        raise TypeError(f"log_probs must be floating point, got {scores.dtype}")
+    check_floating("log_probs", scores)
     if scores.dim() not in (2, 3):
         raise ValueError(f"log_probs must be (T, N, C) or (T, C), got {tuple(scores.shape)}")
     check_blank(blank)
@@ -82,36 +86,7 @@ def prepare_inputs(
 
 def in_full_precision(inputs: Inputs) -> Inputs:
     """For kernels that do not read half precision themselves."""
-    return inputs if inputs.scores.dtype in FULL else inputs._replace(scores=inputs.scores.float())
-
-
-def check_blank(blank: int) -> None:
-    if isinstance(blank, bool | float) or not hasattr(blank, "__index__"):
-        raise TypeError(f"blank must be an int, got {type(blank).__name__}")
-
-
-def integer_lengths(name: str, value: Lengths) -> Tensor:
-    value = integers(name, value)
-    return value if value.dim() == 1 else value.reshape(-1)
-
-
-def integers(name: str, value: Tensor | Sequence[int] | int) -> Tensor:
-    if isinstance(value, Tensor):
-        if not torch.compiler.is_compiling() and value.is_inference():
-            value = value.clone()  # or autograd would not keep it
-        if value.dtype == torch.int64:  # nearly always: nothing else to ask
-            return value
-    else:
-        try:
-            value = torch.tensor(value, device="cpu")
-        except (TypeError, ValueError, RuntimeError) as error:
-            hint = "integers in a tensor (rows of different length are padded or concatenated)"
-            raise TypeError(f"{name} must be {hint}, got {value!r}") from error
-        if value.numel() == 0:
-            value = value.long()
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{name} must be integers, got {value.dtype}")
-    return value if value.dtype == torch.int64 else value.long()
+    return inputs if inputs.scores.dtype in FULL else inputs.with_scores(inputs.scores.float())
 
 
 def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None:
@@ -147,7 +122,8 @@ def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None
 
 def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
     """What the native core takes; raises for lengths and labels out of range. It holds addresses: the
-    tensors, contiguous and on the CPU, must outlive it. Without scores it does nothing but check."""
+    scores, on the CPU and with classes side by side, must outlive it. Labels and lengths are copied. Without
+    scores it does nothing but check."""
     scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
     frames, batch, classes = scores.shape
     tensors = list(inputs._asdict().items())[:4]
@@ -155,45 +131,43 @@ def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
         if tensor.numel() and not tensor.data_ptr():  # torch has tensors of zeros that are kept nowhere
             raise ValueError(f"{name} is a tensor without memory")
     return _native.Input(
-        scores.data_ptr() if with_scores else 0,
-        scores.dtype == torch.float64,
-        frames,
-        batch,
-        classes,
-        scores.stride(0),
-        scores.stride(1),
-        targets.data_ptr(),
-        targets.numel(),
-        targets.shape[1] if targets.dim() == 2 else -1,
-        input_lengths.data_ptr(),
-        target_lengths.data_ptr(),
-        int(blank),
-        from_logits,
-        torch.get_num_threads(),
+        scores=scores.data_ptr() if with_scores else 0,
+        is_double=scores.dtype == torch.float64,
+        T=frames,
+        N=batch,
+        C=classes,
+        stride_t=scores.stride(0),
+        stride_n=scores.stride(1),
+        labels=targets.data_ptr(),
+        label_count=targets.numel(),
+        label_stride=targets.shape[1] if targets.dim() == 2 else -1,
+        input_lengths=input_lengths.data_ptr(),
+        target_lengths=target_lengths.data_ptr(),
+        blank=int(blank),
+        from_logits=from_logits,
+        threads=torch.get_num_threads(),
     )
 
 
-def local_tensor(tensor: Tensor) -> Tensor:
-    """Contiguous and on the CPU. Inside torch.func even an operator that changes nothing would wrap
-    its result, so none is called without need."""
-    return tensor if tensor.is_cpu and tensor.is_contiguous() else tensor.cpu().contiguous()
+def local_labels(inputs: Inputs) -> Inputs:
+    """The same inputs with labels and lengths contiguous and on the CPU."""
+    scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
+    for name in ("targets", "input_lengths", "target_lengths"):
+        check_has_values(name, getattr(inputs, name))
+    return Inputs(
+        scores,
+        local_tensor(targets),
+        local_tensor(input_lengths),
+        local_tensor(target_lengths),
+        blank,
+        from_logits,
+    )
 
 
 @outside_graphs
 def check_values(inputs: Inputs) -> None:
     """Raises for lengths and labels out of range, naming the utterance and the value."""
-    local = inputs._replace(
-        targets=local_tensor(inputs.targets),
-        input_lengths=local_tensor(inputs.input_lengths),
-        target_lengths=local_tensor(inputs.target_lengths),
-    )
-    native_batch(local, with_scores=False)
-
-
-def unreadable(from_logits: bool, t: int, n: int) -> str:
-    """What is said of scores that are none."""
-    name = "logits hold NaN or +inf, or only -inf," if from_logits else "log_probs hold NaN or +inf"
-    return f"{name} at frame {t} of utterance {n}"
+    native_batch(local_labels(inputs), with_scores=False)
 
 
 def pad_targets(inputs: Inputs) -> Inputs:
