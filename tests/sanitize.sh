@@ -15,7 +15,7 @@ run() {
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1
 run -c "import brctc._native as n; assert 'sanitize' in n.__file__, n.__file__; print('testing', n.__file__)"
 if [ $# -eq 0 ]; then
-    set -- tests/test_enumeration.py tests/test_native.py tests/test_bad_input.py tests/test_align.py tests/test_exactness.py \
+    set -- tests/kernels/test_inputs.py tests/test_enumeration.py tests/test_native.py tests/test_bad_input.py tests/test_align.py tests/test_exactness.py \
         tests/test_transducer.py tests/test_transducer_float32.py tests/test_transducer_torch.py
 fi
 # not captured: a sanitizer ends the process with its report
