@@ -9,6 +9,7 @@
 namespace brctc {
 inline namespace BRCTC_ISA {
 
+// The loss of a closed form, and weight * d loss / d scores.
 template <class In>
 void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, double* losses,
               const Gradient& gradient, BadFrame bad, const Team& team) {
@@ -77,6 +78,7 @@ void with_groups(const Utterance<In>& utt, Event event, int64_t& bad_frame, cons
   if (!attempt(double{})) bad_frame = out_of_range;
 }
 
+// log_share(u, tau) = log P_u(tau) - log P, from mantissas and exponents, and log_likelihood = log P.
 template <class In>
 void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, const Team& team) {
   const Utterance<In> utt(batch, n, nullptr);
@@ -137,6 +139,7 @@ void write_sources(Posteriors<Real, In>& groups, const In* grad_share, int64_t s
   }
 }
 
+// weight * d (sum over groups of grad * log_share, + grad * log_likelihood) / d scores.
 template <class In>
 void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, const Gradient& out,
                          BadFrame bad, const Team& team) {

@@ -174,6 +174,8 @@ struct Emissions {
     return bad;
   }
 
+  // Of frame t, from 0: y[0] = exp(x[blank] - shift), y[u] = exp(x[label u] - shift), u = 1..U. Of logits, every
+  // path is divided by the sum of exp(x - shift) over all classes, the frame's normaliser. False if unreadable.
   template <class In>
   bool fill_row(const Utterance<In>& utt, int64_t t, In* __restrict x) {
     const In* row = utt.scores + t * utt.stride_t;
@@ -275,7 +277,9 @@ struct Emissions {
     others[t] = static_cast<double>(rest);
   }
 
-  // Takes the occupancies of a frame off: column 0 is the blank, column u label u.
+  // Takes the occupancies of a frame off: column 0 is the blank, column u label u. Afterwards
+  //   row[c] = weight * (mass * softmax[c] - sum of the occupancies whose class is c)
+  // where log-probabilities have no softmax.
   template <class In>
   void finish_gradient(const Utterance<In>& utt, int64_t t, In* __restrict occupancy) const {
     In* __restrict row = utt.gradient_row(t);

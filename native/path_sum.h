@@ -12,8 +12,10 @@ struct PathSum : Solver<Real, In> {
   using Int = IntOf<Real>;
   using Base::Base;
 
-  // log of the summed path weight, -inf if there is none. Leaves the occupancies at the meeting
-  // frame in both directions.
+  // log of the summed path weight, -inf if there is none. At the last frame of `ahead`, u = 0..U,
+  //   total = sum_u a_blank[u] r_blank[U-u] + sum_{u>0} a_label[u] r_label[U+1-u]
+  // with a of `ahead`, that frame's emissions included, and r of `back`, in its own order, without them.
+  // Leaves the occupancies of that frame, each summand over the total, in both directions.
   double meet() {
     const auto &fb = ahead.chain.blanks(), &fl = ahead.chain.labels();
     const auto &rb = back.chain.blanks(), &rl = back.chain.labels();
@@ -70,8 +72,7 @@ struct PathSum : Solver<Real, In> {
   }
 
   // Both directions up to the middle: `ahead` over the first frames with their emissions, `back` over the
-  // others, and then a step without emissions, into the frame where they meet. There
-  //   sum of all paths = sum_u alpha(blank u) beta(blank u) + alpha(label u) beta(label u).
+  // others, and then a step without emissions, into the frame where they meet.
   void run_to_middle(int64_t middle) {
     const auto nothing = [](int64_t) {};
     if (team.mine(0)) ahead.sweep(middle, nothing);

@@ -141,8 +141,9 @@ struct TransducerLattice {
     }
   }
 
-  // From shares to how often each way is taken. A cell that no path reaches has shares too, of
-  // nothing: none of the visits ever come to it.
+  // From shares to how often each way is taken, with g(d, u) the visits of cells, g(T+U, U) = 1:
+  //   taken = share * g(d+1, u),   g(d, u) = taken by blank (to u) + taken by label (to u + 1).
+  // A cell that no path reaches has shares too, of nothing: none of the visits ever come to it.
   void retreat() {
     for (int64_t u = 0; u < K; ++u) visits[u] = u == U;
     for (int64_t d = diagonals - 1; d >= 0; --d) {
