@@ -1,12 +1,7 @@
 """Batches hold what was sampled, the same whoever loads them."""
 
-import gc
-import multiprocessing
 import pickle
-import threading
-import time
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +27,6 @@ from brctc.data import (
 )
 from brctc.data.audio import change_speed
 from brctc.data.loading import (
-    AHEAD,
     BatchLoader,
     augment_batch,
     cut_id,
@@ -41,20 +35,22 @@ from brctc.data.loading import (
     split_batch,
     text_of,
 )
-from brctc.data.sampling import START, BatchConfig, BatchStream, PlannedBatch, Pool, Position
+from brctc.data.sampling import START, BatchConfig, PlannedBatch, Pool, Position
 from brctc.data.shards import Place
 from brctc.data.subsampling import subsampled_lengths
+from tests.data.loaded import (
+    AUGMENT,
+    SHAPE,
+    TEXTS,
+    WORDS,
+    equal,
+    equal_parts,
+    features_of,
+    load_halves,
+    planned,
+)
 from tests.data.sounds import noise, write
 from tests.data.splits import ArrayItem, ArraySource
-
-TEXTS = ["one two", "three", "two", "one one three two", "two three"] * 8
-SHAPE = Storage("features", None, 10, 0.01)
-AUGMENT = AugmentConfig(time_mask_length=10, frequency_mask_length=4, trim_tail_frames=12)
-
-
-def features_of(index: int) -> np.ndarray:
-    rng = np.random.default_rng(index)
-    return rng.normal(size=(rng.integers(20, 300), 10)).astype(np.float16).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +64,6 @@ def corpus(tmp_path_factory) -> Prepared:
     return Prepared(folder, "train")
 
 
-WORDS = Tokenizer.train(TEXTS, TokenConfig(kind="word"))
 LETTERS = Tokenizer.train(TEXTS, TokenConfig())
 
 
@@ -77,27 +72,6 @@ def cuts(corpus) -> list:
     """u0, u1, ..."""
     found = next(Pool(corpus, BatchConfig(seconds=1000), 0).batches(START))[0]
     return sorted(found, key=lambda cut: int(cut_id(cut)[1:]))
-
-
-def stream(corpus, seconds: float = 12.0) -> BatchStream:
-    return BatchStream(corpus, BatchConfig(seconds=seconds), seed=5)
-
-
-def planned(corpus, count: int = 12, seconds: float = 12.0) -> list[PlannedBatch]:
-    return list(islice(stream(corpus, seconds).after(Position()), count))
-
-
-def equal(first: Batch, second: Batch) -> bool:
-    assert first.ids == second.ids
-    assert first.texts == second.texts
-    assert first.targets.keys() == second.targets.keys()
-    pairs = [(first.source, second.source), *((first.targets[k], second.targets[k]) for k in first.targets)]
-    return all(torch.equal(a.values, b.values) and torch.equal(a.lengths, b.lengths) for a, b in pairs)
-
-
-def equal_parts(first, second) -> bool:
-    assert list(first) == list(second)
-    return all(equal(first[part], second[part]) for part in first)
 
 
 def test_pad():
@@ -213,7 +187,7 @@ def test_the_global_generator_is_left_alone(corpus):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     BatchLoader(corpus, {"transcript": WORDS}, AUGMENT, seed=7).load_parts(plan, [0], 1)
-    list(load_ahead([plan], partial(_load, corpus, None), 1))
+    list(load_ahead([plan], partial(load_halves, corpus, None), 1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -251,120 +225,6 @@ def test_a_rank_without_examples_gets_one_that_counts_nothing(corpus):
     assert list(found) == [3]
     assert found[3].ids == [cut_id(plan.cuts[0])]
     assert split_batch(plan.cuts, 3, 5) == []  # its share of the batch
-
-
-def _load(corpus: Prepared, augment: AugmentConfig | None, plan: PlannedBatch):
-    loader = BatchLoader(corpus, {"transcript": WORDS}, augment, seed=7)
-    return loader.load_parts(plan, range(2), 2)
-
-
-@pytest.mark.parametrize("augment", [None, AUGMENT])
-def test_threads_and_processes_give_the_same(corpus, augment):
-    plans = planned(corpus)
-    load = partial(_load, corpus, augment)
-    expected = [load(plan) for plan in plans]
-    corpus.features(0)  # the parent has a file open
-    for workers in (0, 1, 2):
-        found = list(load_ahead(iter(plans), load, workers))
-        assert [plan.after for plan, _ in found] == [plan.after for plan in plans]
-        assert len(found) == len(expected)
-        assert all(equal_parts(parts, known) for (_, parts), known in zip(found, expected, strict=True))
-
-
-def test_loaders_can_be_sent_to_processes(corpus):
-    loader = BatchLoader(corpus, {"transcript": WORDS}, AUGMENT, seed=7)
-    plan = planned(corpus, 1)[0]
-    again, copied = pickle.loads(pickle.dumps((loader, plan)))
-    assert equal_parts(again.load_parts(copied, [0], 1), loader.load_parts(plan, [0], 1))
-    assert len(pickle.dumps(loader)) < 100_000
-
-
-def test_batches_are_loaded_ahead():
-    loaded = []
-
-    def load(plan: int) -> dict:
-        loaded.append(plan)
-        return {}
-
-    batches = load_ahead(range(100), load, 0)
-    assert next(batches)[0] == 0
-    deadline = time.monotonic() + 10
-    while len(loaded) <= AHEAD:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    time.sleep(0.02)
-    assert loaded == list(range(AHEAD + 1))  # while the first step is computed; and no further
-    assert [plan for plan, _ in batches] == list(range(1, 100))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_nothing_is_left_behind(corpus, workers):
-    """When a stage stops in the middle of an epoch without end."""
-    threads, processes = threading.active_count(), len(multiprocessing.active_children())
-    batches = load_ahead(stream(corpus).after(Position()), partial(_load, corpus, None), workers)
-    next(batches)
-    batches.close()
-    del batches
-    deadline = time.monotonic() + 20
-    while (threading.active_count(), len(multiprocessing.active_children())) != (threads, processes):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def no_plans():
-    yield from ()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_no_batches_at_all(corpus, workers):
-    assert list(load_ahead(no_plans(), partial(_load, corpus, None), workers)) == []
-
-
-class Broken:
-    def __call__(self, plan: int) -> dict:
-        if plan == 5:
-            raise ValueError("features.000003.tar is truncated")
-        return {0: plan}
-
-
-def plans_that_fail():
-    yield from range(5)
-    raise ValueError("t7 has 30 tokens")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    ("plans", "message"),
-    [(range(9), r"features\.000003\.tar is truncated"), (plans_that_fail, "t7 has 30 tokens")],
-)
-def test_errors_are_those_of_the_loader_after_what_was_good(workers, plans, message):
-    found = []
-
-    def consume() -> None:
-        for plan, parts in load_ahead(plans() if callable(plans) else plans, Broken(), workers):
-            assert parts == {0: plan}
-            found.append(plan)
-
-    start = time.monotonic()
-    with pytest.raises(ValueError, match=message):
-        consume()
-    gc.collect()
-    assert time.monotonic() - start < 4  # nobody waits for processes that have nothing more to do
-    assert found == [0, 1, 2, 3, 4] or (workers and callable(plans))  # DataLoader asks for plans ahead
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_damaged_data_are_named_also_from_another_process(tmp_path, workers):
-    items = [ArrayItem(f"u{n}", {"transcript": "one"}, features_of(n)) for n in range(8)]
-    prepare_split(ArraySource(items), tmp_path, "train", SHAPE)
-    prepared = Prepared(tmp_path, "train")
-    (tar,) = tmp_path.glob("train-*/*.tar")
-    tar.write_bytes(tar.read_bytes()[:9000])
-    batches = load_ahead(planned(prepared, 3), partial(_load, prepared, None), workers)
-    with pytest.raises(
-        ValueError, match=r"cuts\.000000\.jsonl\.gz at byte \d+ cannot be read: .* is truncated"
-    ):
-        list(batches)
 
 
 def test_another_number_of_frames_than_was_written_is_noticed(corpus, cuts):

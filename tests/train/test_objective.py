@@ -22,42 +22,14 @@ from tests.models.toys import (
     TRIM,
     alone,
     finish_early,
-    learnable_batch,
     make_batch,
-    small_system,
     toy_batch,
     toy_config,
     toy_online,
     toy_online_config,
     toy_system,
 )
-
-DECODERS = [
-    pytest.param({}, id="ctc"),
-    pytest.param({"attention": True}, id="attention"),
-    pytest.param({"transducer": True}, id="transducer"),
-]
-NO_RISK = {}
-
-
-def terms(decoders=(), middle=NO_RISK, final=NO_RISK, regularised=False):
-    """Two CTCs as in the paper, with table 3's weights, and the losses of decoders by their names."""
-    share, decoder_weight = {"attention": (0.3, 0.7), "transducer": (0.5, 1.0)}.get(
-        next(iter(decoders), ""), (1.0, 0.0)
-    )
-    losses = {
-        "middle": CTCConfig(on="middle", weight=0.3 * share, **middle),
-        "final": CTCConfig(weight=0.7 * share, **final),
-    }
-    losses |= {name: DecoderLossConfig(of=name, weight=decoder_weight) for name in decoders}
-    return losses | ({"peaks": PeakFirstConfig(weight=0.14 * share)} if regularised else {})
-
-
-def online_terms(**final):
-    return {
-        "ctc": CTCConfig(weight=0.3, **final),
-        "attention": DecoderLossConfig(of="attention", weight=0.7),
-    }
+from tests.train.terms import DECODERS, NO_RISK, online_terms, terms
 
 
 def check_weighed_mean(objective, batch):
@@ -280,69 +252,6 @@ def test_frames_needed_agrees_with_check_feasible():
     assert brctc.check_feasible(targets, needed.clamp(min=1), lengths) == []
     short = brctc.check_feasible(targets, (needed - 1).clamp(min=1), lengths)
     assert {n: frames for n, frames, _ in short} == {n: f for n, f in enumerate(needed.tolist()) if f > 1}
-
-
-def learn(objective, batch):
-    """The losses before and after thirty steps on one batch."""
-    optimizer = torch.optim.Adam(objective.parameters(), 1e-2)
-    before = after = objective(batch, 0)
-    for step in range(30):
-        after = objective(batch, step)
-        optimizer.zero_grad()
-        after["loss"].backward()
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), 5.0)
-        optimizer.step()
-    return before, after
-
-
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
-@pytest.mark.parametrize("decoders", DECODERS)
-def test_systems_learn(decoders, positions):
-    """Thirty steps on one batch: every part of the loss falls."""
-    config = toy_config(dim=32, positions=positions, subsampling=2, dropout=0.0, **decoders)
-    objective = Objective(small_system(config), terms(decoders))
-    before, after = learn(objective, learnable_batch())
-    assert after["loss"] < 0.3 * before["loss"], (before, after)
-    for name in objective.names(0):
-        assert after[name] < before[name], name
-
-
-def test_an_online_system_learns():
-    config = toy_online_config(attention=True, dim=32, subsampling=2, dropout=0.0)
-    before, after = learn(Objective(small_system(config), online_terms()), learnable_batch())
-    assert after["loss"] < 0.5 * before["loss"], (before, after)
-    assert after["ctc"] < 0.5 * before["ctc"]
-
-
-@pytest.mark.parametrize("kernel_size", [None, 7])
-def test_all_parameters_of_an_online_system_learn(kernel_size):
-    system = toy_online(attention=True, kernel_size=kernel_size)
-    Objective(system, online_terms(risk=EarlyEmissionConfig(factor=2.0)))(toy_batch(), 0)["loss"].backward()
-    for name, parameter in system.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().max() > 1e-9, name
-
-
-def check_bfloat16(objective):
-    batch = learnable_batch()
-    exact = objective.eval()(batch, 0)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = objective(batch, 0)
-    rough["loss"].backward()
-    assert not torch.equal(rough["loss"], exact["loss"])
-    torch.testing.assert_close(rough["loss"], exact["loss"], rtol=0.05, atol=0)
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in objective.parameters())
-
-
-@pytest.mark.parametrize("decoders", DECODERS)
-def test_bfloat16_autocast(decoders):
-    system = small_system(toy_config(**decoders))
-    check_bfloat16(Objective(system, terms(decoders), TrimConfig(margin=100)))
-
-
-def test_bfloat16_autocast_of_an_online_system():
-    check_bfloat16(Objective(small_system(toy_online_config(attention=True)), online_terms()))
 
 
 def test_scores_that_a_loss_refuses():

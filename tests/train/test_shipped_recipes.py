@@ -1,0 +1,134 @@
+"""The recipes that come with brctc."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from brctc.data import AugmentConfig
+from brctc.models import (
+    AttentionConfig,
+    ConformerConfig,
+    EmformerConfig,
+    System,
+    TransducerConfig,
+    TrimConfig,
+    count_parameters,
+)
+from brctc.train import (
+    RISKS,
+    BatchConfig,
+    CheckpointConfig,
+    OptimiserConfig,
+    load_recipe,
+)
+from brctc.train.recipe import differences
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = sorted(
+    path.relative_to(RECIPES).as_posix()
+    for path in RECIPES.rglob("*.yaml")
+    if not path.name.startswith("base") and path.parent.name != "sweeps"  # these are not whole
+)
+
+
+def test_recipes_are_shipped():
+    assert NAMES == [
+        "digit-strings/attention-brctc.yaml",
+        "digit-strings/attention-vanilla.yaml",
+        "digit-strings/online.yaml",
+        "digit-strings/transducer-brctc.yaml",
+        "digit-strings/transducer-vanilla.yaml",
+        "grid/online.yaml",
+        "grid/transducer-brctc.yaml",
+        "grid/transducer-vanilla.yaml",
+        "handwriting/brctc.yaml",
+        "handwriting/vanilla.yaml",
+        "paper/aishell1-attention.yaml",
+        "paper/aishell1-transducer.yaml",
+        "paper/librispeech-attention.yaml",
+        "paper/librispeech-transducer.yaml",
+        "paper/online-attention.yaml",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "brctc" in name])
+def test_arms_differ_in_risks_and_trimming_alone(name):
+    arms = [
+        load_recipe(RECIPES / n).model_dump(mode="json") for n in (name, name.replace("brctc", "vanilla"))
+    ]
+    for key, brctc, vanilla in differences(*arms):
+        _, stage, section, *rest = key.split(".")
+        assert key.startswith("stages.")
+        assert section == "trim" or (section, rest[1]) == ("losses", "risk")
+        assert vanilla in (None, "none", 0.0), (stage, brctc)
+    # the paper's margin, or less where utterances are short (recipes/digit-strings/base-early-finish.yaml)
+    trim = arms[0]["stages"]["second"]["trim"]
+    assert (trim["threshold"], trim["margin"]) == (0.99, 5 if "handwriting" in name else 2)
+    assert arms[0]["stages"]["second"]["losses"]["final"]["risk"]["kind"] == "none"
+
+
+def weights(stage):
+    return {name: loss.weight for name, loss in stage.losses.items()}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "system", "factor", "classes", "parameters"),
+    [
+        ("aishell1", "attention", 10, 4233, (114_967_315, 114_967_315)),
+        ("aishell1", "transducer", 10, 4233, (114_967_315, 92_367_122)),
+        ("librispeech", "attention", 100, 500, (109_225_961, 109_225_961)),
+        ("librispeech", "transducer", 100, 500, (109_225_961, 86_625_768)),
+    ],
+)
+def test_paper_recipes(corpus, system, factor, classes, parameters):
+    """Tables 3, 7 and 8."""
+    recipe = load_recipe(RECIPES / "paper" / f"{corpus}-{system}.yaml")
+    first, second = recipe.stages.values()
+    risk, none = RISKS.parse({"kind": "early-finish", "factor": factor}), RISKS.parse({})
+    assert (first.epochs, second.epochs) == (50, 50)
+    assert [first.losses[name].risk for name in ("middle", "final")] == [risk, risk]
+    assert [second.losses[name].risk for name in ("middle", "final")] == [risk, none]
+    assert (first.trim, second.trim) == (None, TrimConfig())
+    hybrid = {"middle": 0.09, "final": 0.21, "attention": 0.7}
+    assert weights(first) == hybrid
+    if system == "attention":
+        assert (weights(second), second.inherit) == (hybrid, "whole")
+    else:
+        assert weights(second) == {"middle": 0.15, "final": 0.35, "transducer": 1.0}
+        assert second.inherit == "encoder"
+    assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
+    assert recipe.batch == BatchConfig(seconds=400)
+    assert recipe.augment == AugmentConfig()
+    assert recipe.corpus.speeds == (0.9, 1.0, 1.1)
+    assert recipe.model.encoder == ConformerConfig()
+    decoders = {"attention": AttentionConfig()}
+    decoders |= {"transducer": TransducerConfig()} if system == "transducer" else {}
+    assert recipe.model.decoders == decoders
+    assert (recipe.decode.method, recipe.decode.beam, recipe.decode.ctc_weight) == (system, 10, 0.5)
+    assert recipe.checkpoints == CheckpointConfig(every_epochs=1, keep=10, average=10)
+    with torch.device("meta"):
+        size = {"transcript": classes}
+        systems = [System(recipe.system_of(stage), 80, size) for stage in recipe.stages.values()]
+    assert tuple(map(count_parameters, systems)) == parameters
+
+
+def test_the_online_recipe_of_the_paper():
+    """Tables 4 and 7."""
+    recipe = load_recipe(RECIPES / "paper" / "online-attention.yaml")
+    (stage,) = recipe.stages.values()
+    assert recipe.model.encoder == EmformerConfig()
+    assert recipe.model.decoders == {"attention": AttentionConfig()}
+    assert weights(stage) == {"ctc": 0.3, "attention": 0.7}
+    assert (stage.epochs, stage.trim) == (100, None)
+    assert stage.losses["ctc"].risk == RISKS.parse({"kind": "early-emission", "factor": 20})
+    assert recipe.optimiser == OptimiserConfig(peak_rate=3e-4, warmup_steps=25000)
+    assert (recipe.batch, recipe.augment) == (BatchConfig(seconds=400), AugmentConfig())
+    assert recipe.decode.method == "ctc-greedy"
+    with torch.device("meta"):
+        system = System(recipe.system_of(stage), 80, {"transcript": 4233})
+    dim, ff = 512, 2048
+    attention = 4 * (dim * dim + dim)
+    layer = attention + (dim * ff + ff) + (ff * dim + dim) + 2 * 2 * dim
+    assert count_parameters(system.encoder.emformer) == 12 * layer + 2 * dim
+    assert count_parameters(system) == 76_912_403
