@@ -17,7 +17,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = unfinished_path(path)
     try:
-        with unfinished.open("wb") as file:
+        with naming(path), unfinished.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -26,6 +26,17 @@ def write_bytes(path: Path, data: bytes) -> None:
         unfinished.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Errors of the system say which file they are about: that of a full disk does not by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -49,7 +49,7 @@ def start_preparing(
     **options: Any,
 ) -> BaseProcess:
     """In another process. It kills itself before its file operation number `die_at`; a file that grows beyond
-    `largest_file` bytes fails, as on a full disk, and the exit code is then FULL."""
+    `largest_file` bytes fails, as on a full disk; the exit code is FULL if the error names a shard's file."""
     child = CONTEXT.Process(target=_prepare, args=(manifest, out, speeds, die_at, largest_file, options))
     child.start()
     return child
@@ -70,7 +70,8 @@ def _prepare(
     try:
         prepare_here(manifest, out, speeds, **options)
     except OSError as error:
-        raise SystemExit(FULL if error.errno == errno.EFBIG else 1) from None
+        named = Path(error.filename or "").parent.parent == out
+        raise SystemExit(FULL if error.errno == errno.EFBIG and named else 1) from None
 
 
 def _die_at(number: int, folder: Path) -> None:

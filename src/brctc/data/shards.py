@@ -28,7 +28,7 @@ import numpy as np
 from brctc.data.batch import Example
 from brctc.data.manifest import WordTime
 from brctc.data.source import Storage
-from brctc.files import file_digest, unfinished_path
+from brctc.files import file_digest, naming, unfinished_path
 
 HEAD_BYTES = 4096
 """How much of each file is looked at when a split is opened."""
@@ -116,7 +116,8 @@ class ShardWriter:
 
     def finish(self) -> list[dict[str, Any]]:
         """Completes the files; returns what `check_file` wants to know of each."""
-        self._close()
+        with naming(self._paths[-1]):
+            self._close()
         return [_complete(path) for path in self._paths]
 
     def discard(self) -> None:
@@ -140,7 +141,8 @@ class ShardWriter:
         for member, content in ((name, data), (f"{key}.json", description)):
             info = tarfile.TarInfo(member)
             info.size = len(content)
-            self._tar.addfile(info, io.BytesIO(content))
+            with naming(self._paths[1]):
+                self._tar.addfile(info, io.BytesIO(content))
             ends.append(self._tar.offset)
         padded = -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         return Place(ends[0] - padded, len(data))
@@ -165,7 +167,8 @@ class ShardWriter:
         self._write_line(cut.to_dict())
 
     def _write_line(self, content: dict[str, Any]) -> None:
-        self._lines.write(json.dumps(content, ensure_ascii=False).encode() + b"\n")
+        with naming(self._paths[0]):
+            self._lines.write(json.dumps(content, ensure_ascii=False).encode() + b"\n")
 
 
 def encode_audio(samples: np.ndarray, sample_rate: int) -> bytes:
@@ -187,7 +190,7 @@ def safe_name(id: str) -> str:
 
 def _complete(path: Path) -> dict[str, Any]:
     unfinished = unfinished_path(path)
-    with unfinished.open("rb") as file:
+    with naming(path), unfinished.open("rb") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
     return {

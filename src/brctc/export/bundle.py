@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from brctc.export.base import EXPORTS, ExportConfig
+from brctc.files import write_text
 from brctc.models import Model, save_model
 
 
@@ -16,4 +17,4 @@ class BundleExport(ExportConfig):
     def write(self, model: Model, out: Path) -> None:
         save_model(out, model.system, model.tokenizers, model.features, model.trim, model.description)
         lines = [f"{piece} {number}\n" for number, piece in enumerate(model.tokenizer.pieces)]
-        (out / "tokens.txt").write_text("".join(lines), encoding="utf-8")
+        write_text(out / "tokens.txt", "".join(lines))

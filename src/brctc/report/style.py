@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext
 
+from brctc.files import write_bytes
 from brctc.report.escaping import escape, show_invisible
 
 P = ParamSpec("P")
@@ -127,9 +128,10 @@ def bare(axis: Axes) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """A file of its own, on white: PNG, SVG or PDF, by its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = io.BytesIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(path, dpi=150, facecolor="white")
+        figure.savefig(picture, format=path.suffix[1:], dpi=150, facecolor="white")
+    write_bytes(path, picture.getvalue())
 
 
 def to_svg(figure: Figure) -> str:

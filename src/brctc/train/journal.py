@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from brctc.evaluate.defaults import TRANSLATION
-from brctc.files import write_text
+from brctc.files import naming, write_text
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory
 
@@ -143,8 +143,6 @@ class Journal:
 
 def _write_line(file: TextIO, line: str) -> None:
     """A line that is in the file, or an error that names it."""
-    try:
+    with naming(file.name):
         file.write(line + "\n")
         file.flush()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, file.name) from None
