@@ -57,6 +57,11 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is damaged: {error or 'it is nested too deeply'}") from None
 
 
+def json_digest(value: Any) -> str:
+    """SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of what is in a file."""
     digest = hashlib.sha256()

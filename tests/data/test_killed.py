@@ -1,6 +1,7 @@
 """Killed, repeated and simultaneous preparations: the old split or the new one, never half of one."""
 
 import fcntl
+import json
 import os
 import random
 import shutil
@@ -209,18 +210,38 @@ def test_the_lock_dies_with_its_holder(corpus, tmp_path):
     assert contents(tmp_path) == expected
 
 
-def test_an_interrupted_preparation_goes_on(corpus, tmp_path):
-    """Ctrl-C, or an error of whoever shows the progress."""
-    manifest, expected, _ = corpus
-    seen: list[int] = []
+def begin_preparing(manifest: Path, out: Path, shards: int) -> None:
+    """Stopped after so many shards."""
 
     def stop(done: int, total: int) -> None:
-        seen.append(done)
-        if done == 4 * ITEMS:
+        if done == shards * ITEMS:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare_here(manifest, tmp_path, progress=stop)
+        prepare_here(manifest, out, progress=stop)
+
+
+@pytest.mark.parametrize("damage", ["", "\0", "null", "[]", "3", "{}", '{"digest": 1}', "number", "type"])
+def test_a_damaged_note_of_a_shard_costs_that_shard_alone(corpus, tmp_path, damage):
+    """Whether it can be read or not: it is made again."""
+    manifest, expected, _ = corpus
+    begin_preparing(manifest, tmp_path, 3)
+    kept = {path: state for path, state in states(tmp_path).items() if ".000001." not in path}
+    (note,) = tmp_path.glob(".train-*/000001.json")
+    changes = {"number": 9, "type": "many"}
+    if damage in changes:
+        damage = json.dumps(json.loads(note.read_text()) | {"examples": changes[damage]})
+    note.write_text(damage)
+    prepare_here(manifest, tmp_path)
+    assert contents(tmp_path) == expected
+    now = states(tmp_path)
+    assert all(now[path] == state for path, state in kept.items() if path.startswith("train-"))
+
+
+def test_an_interrupted_preparation_goes_on(corpus, tmp_path):
+    """Ctrl-C, or an error of whoever shows the progress."""
+    manifest, expected, _ = corpus
+    begin_preparing(manifest, tmp_path, 4)
     before = {path: state for path, state in states(tmp_path).items() if path.startswith("train-")}
     assert len(before) == 2 * 4
     prepare_here(manifest, tmp_path)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from brctc.data import FeatureConfig, Prepared, Row, RowSource, Storage, prepare, prepare_split
+from brctc.data.description import seal, unseal
 from brctc.data.shards import HEAD_BYTES
 from tests.data.sounds import noise, write
 from tests.data.splits import ArrayItem, ArraySource, write_split
@@ -140,9 +141,9 @@ def rewrite_list(folder: Path, change) -> None:
     from brctc.data.shards import _complete
 
     path.rename(path.with_name(f".tmp-{os.getpid()}-{path.name}"))
-    description = json.loads((folder / "train.json").read_text())
+    description = unseal(json.loads((folder / "train.json").read_text()))
     description["shards"][0]["files"][0] = _complete(path)
-    (folder / "train.json").write_text(json.dumps(description))
+    (folder / "train.json").write_text(json.dumps(seal(description)))
 
 
 def set_in(line: Any, place: tuple, value: Any) -> None:
@@ -227,18 +228,17 @@ def described(tmp_path_factory) -> tuple[Path, dict]:
         prepare_split(ArraySource([item(n) for n in range(5)]), folder, "train", SHAPE, origin={"a": [1]})
     finally:
         prepare.LEAST_ITEMS = usual
-    return folder, json.loads((folder / "train.json").read_text())
+    return folder, unseal(json.loads((folder / "train.json").read_text()))
 
 
 INFINITE, UNDEFINED = float("inf"), float("nan")
-
-
 WRONG = [KeyError, None, -1, 0, 10**30, 1.5, INFINITE, UNDEFINED, "", "x", "../../etc", [], [[]], {}, True]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 def test_every_damage_of_a_description_is_named(described, wrong):
-    """Each value at each depth: missing, of another type, out of range. What can be opened can be used."""
+    """Each value at each depth: missing, of another type, out of range. What can be opened can be used, even
+    if somebody has sealed it."""
     folder, content = described
     places = paths_in(content)
     assert len(places) > 60
@@ -246,7 +246,7 @@ def test_every_damage_of_a_description_is_named(described, wrong):
     for place in places:
         changed = copy.deepcopy(content)
         set_in(changed, place, wrong)
-        (folder / "train.json").write_text(json.dumps(changed))
+        (folder / "train.json").write_text(json.dumps(seal(changed)))
         error = refusal(Prepared, folder, "train")
         if error is not None:
             assert str(folder) in error, place
@@ -267,9 +267,30 @@ def test_every_damage_of_a_description_is_named(described, wrong):
     assert refused > len(places) / 2
 
 
+def test_numbers_that_could_be_right_are_noticed(described):
+    folder, content = described
+    sealed = seal(content)
+    for place in paths_in(content):
+        value = content
+        for key in place:
+            value = value[key]
+        if isinstance(value, int | float):
+            changed = copy.deepcopy(sealed)
+            set_in(changed, place, value + 1)
+            if place[:1] == ("shards",) and place[-1] == "examples":
+                changed["examples"] += 1  # so that the sum is right
+            (folder / "train.json").write_text(json.dumps(changed))
+            assert f"{folder / 'train.json'} " in refusal(Prepared, folder, "train"), place
+    (folder / "train.json").write_text(json.dumps(content))
+    assert "digest: missing" in refusal(Prepared, folder, "train")
+    (folder / "train.json").write_text(json.dumps(sealed))
+    assert len(Prepared(folder, "train").examples) == content["examples"]
+
+
 def test_descriptions_that_are_something_else(described):
     folder, content = described
     description = folder / "train.json"
+    content = seal(content)
     text = json.dumps(content)
     deep = "[" * 100_000 + "]" * 100_000
     wrong = ["", text[:20], text[:-2], "[]", "null", "5", '"x"', "\xff\xfe", "NaN"]
@@ -291,7 +312,7 @@ def test_a_folder_elsewhere_is_not_read(described, tmp_path):
     shutil.copytree(shards_of(folder), moved)
     for name in (str(moved), "../elsewhere", f"{content['folder']}/../../elsewhere", "..", "."):
         (tmp_path / "here").mkdir(exist_ok=True)
-        (tmp_path / "here" / "train.json").write_text(json.dumps({**content, "folder": name}))
+        (tmp_path / "here" / "train.json").write_text(json.dumps(seal({**content, "folder": name})))
         with pytest.raises(ValueError, match=r"train\.json is damaged"):
             Prepared(tmp_path / "here", "train")
 

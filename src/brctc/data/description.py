@@ -9,10 +9,26 @@ from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from brctc.data.shards import shard_names
 from brctc.data.source import Storage, check_speeds
+from brctc.files import json_digest
 
 FORMAT = 2
 
 Count = Annotated[int, Field(ge=0)]
+
+
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+    """With a digest of itself, by which a changed number is noticed that could also be right."""
+    return content | {"digest": json_digest(content)}
+
+
+def unseal(content: Any) -> dict[str, Any]:
+    """What was sealed; a ValueError if it is not that any more."""
+    if not isinstance(content, dict) or "digest" not in content:
+        raise ValueError("it has no digest")
+    plain = {key: value for key, value in content.items() if key != "digest"}
+    if json_digest(plain) != content["digest"]:
+        raise ValueError("its content is not what was written")
+    return plain
 
 
 class FileRecord(BaseModel):
@@ -58,6 +74,7 @@ class Description(BaseModel):
     skipped: list[tuple[str, str]]
     origin: dict[str, Any] | None
     shards: Annotated[list[ShardRecord], Field(min_length=1)]
+    digest: str
 
     @model_validator(mode="after")
     def _belongs_together(self) -> "Description":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brctc.data.checks import LabelCounts, LengthCheck, check_file_of, store_labels
-from brctc.data.description import FORMAT, Description
+from brctc.data.description import FORMAT, Description, seal, unseal
 from brctc.data.make_shard import ShardJob, ShardReport, make_shard
 from brctc.data.manifest import DUPLICATE, PreparationError, Problem
 from brctc.data.shards import check_file
@@ -86,7 +86,7 @@ def prepare_split(
         described = _read_description(out, split)
         if described is not None and plan.is_done(described):
             if origin is not None and described["origin"] != origin:
-                write_json(out / f"{split}.json", described | {"origin": origin})
+                write_json(out / f"{split}.json", seal(described | {"origin": origin}))
             plan.remove_others()
             return _summary(split, described)
         return _prepare(plan, origin, jobs, progress)
@@ -165,10 +165,10 @@ class _Plan:
 
     def finished(self, job: ShardJob) -> ShardReport | None:
         """The report of a shard that was written before."""
-        path = self.report_file(job.number)
-        if not path.exists():
+        try:
+            report = ShardReport.from_json(unseal(read_json(self.report_file(job.number))))
+        except (FileNotFoundError, ValueError):  # a damaged one is none: its shard is made again
             return None
-        report = ShardReport.from_json(read_json(path))
         return None if any(check_file(self.folder, file) for file in report.files) else report
 
     def is_done(self, described: dict[str, Any]) -> bool:
@@ -212,7 +212,7 @@ def _prepare(
     remove_unfinished(plan.folder)  # of processes that have outlived a killed preparation by a moment
     sync(plan.folder)
     description = _describe(plan, finished, problems, origin)
-    write_json(plan.out / f"{plan.split}.json", description)  # last: with it the new split is there
+    write_json(plan.out / f"{plan.split}.json", seal(description))  # last: with it the new split is there
     if plan.check is not None:
         labels = LabelCounts()
         for report in finished:
@@ -231,7 +231,7 @@ def _make_shards(
     done = 0
     for job, report in _run(plan.shards(problems), plan, _processes(jobs, plan.size)):
         if report.files:
-            write_json(plan.report_file(job.number), report.to_json())
+            write_json(plan.report_file(job.number), seal(report.to_json()))
         finished[job.number] = report
         done += len(job.items)
         if progress is not None:
@@ -339,9 +339,9 @@ def _read_description(out: Path, split: str) -> dict[str, Any] | None:
     try:
         described = read_json(out / f"{split}.json")
         Description.model_validate(described)
+        return unseal(described)
     except (FileNotFoundError, ValueError):
         return None
-    return described
 
 
 def check_split_name(split: str) -> None:

@@ -4,7 +4,6 @@ A checkpoint is written beside its place and renamed when it is whole, and every
 its state, so what loads is what was saved. Nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from brctc.files import file_digest, new_directory, remove_directory
+from brctc.files import file_digest, json_digest, new_directory, remove_directory
 
 FORMAT = "brctc checkpoint 1"
 STATE, MODEL, OPTIMISER = "state.json", "model.safetensors", "optimiser.safetensors"
@@ -56,7 +55,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             save_file(_plain(checkpoint.optimiser), unfinished / OPTIMISER)
             files = {name: file_digest(unfinished / name) for name in (MODEL, OPTIMISER)}
             content = {"format": FORMAT, "files": files, "state": checkpoint.state}
-            content["digest"] = _json_digest(content)
+            content["digest"] = json_digest(content)
             (unfinished / STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise OSError(
@@ -205,10 +204,6 @@ def _read_state(path: Path) -> dict[str, Any]:
             f"{path} is not a checkpoint of this version: {STATE} says {found!r}, not {FORMAT!r}"
         )
     digest = content.pop("digest", None)
-    if digest != _json_digest(content):
+    if digest != json_digest(content):
         raise CheckpointError(f"the checkpoint {path} is corrupt: {STATE} is not what was saved")
     return content
-
-
-def _json_digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
