@@ -16,6 +16,8 @@ from brctc.decode import Result
 from brctc.evaluate import default_metrics
 from brctc.models import ConformerConfig, HeadConfig, System, SystemConfig, save_model
 from tests.cli.commands import Command, brctc
+from tests.data.children import children_of
+from tests.data.sounds import noise, set_flac_total, set_wav_rate, write
 
 
 @pytest.fixture
@@ -155,6 +157,57 @@ def test_stopped_it_writes_what_it_has(folder, tmp_path, jobs):
     assert [json.loads(line)["id"] for line in (tmp_path / "results.jsonl").open()] == ids
     assert found.err.endswith(f"brctc decode: stopped after {len(ids)} utterances\n")
     assert "Traceback" not in found.err
+
+
+def test_a_process_that_dies_costs_no_result_before(folder, tmp_path):
+    write_manifest(
+        tmp_path / "endless.tsv", [Row(f"r{i}", "one", folder / "u2.wav", 2.0) for i in range(5000)]
+    )
+    many = ("--manifest", "endless.tsv", "--jobs", 2, "--jsonl", "results.jsonl")
+    command, said = Command(tmp_path, "decode", folder / "model", *many), tmp_path / ".out"
+    while command.process.is_alive() and not (said.exists() and said.read_text().count("\n") > 5):
+        time.sleep(0.01)
+    workers = [pid for server in children_of(command.process.pid) for pid in children_of(server)]
+    os.kill(workers[0], signal.SIGKILL)
+    found = command.finish()
+    assert found.code == 2
+    ids = [id for id, _ in lines(found)]
+    assert 5 <= len(ids) < 5000
+    assert [json.loads(line)["id"] for line in (tmp_path / "results.jsonl").open()] == ids
+    said = "a process that recognized speech has died, perhaps for lack of memory: use fewer --jobs"
+    assert found.err.endswith(f"{said}; {len(ids)} utterances were recognized before\n")
+
+
+def test_headers_that_lie_cost_no_other_file(folder, tmp_path):
+    """What a piped encoder leaves is read to its end; what is no audio is named."""
+    for name in ("first", "unknown", "absurd", "last"):
+        write(tmp_path / f"{name}.flac", noise(1.0, 1))
+    set_flac_total(tmp_path / "unknown.flac", 0)
+    set_flac_total(tmp_path / "absurd.flac", 2**36 - 1)
+    (tmp_path / "garbage.flac").write_bytes(b"fLaC" + bytes(range(256)) * 20)
+    set_wav_rate(write(tmp_path / "slow.wav", noise(1.0, 1)), 1)
+    names = ("first.flac", "unknown.flac", "absurd.flac", "garbage.flac", "slow.wav", "last.flac")
+    found = brctc(tmp_path, "decode", folder / "model", *names, "--jsonl", "results.jsonl")
+    assert found.code == 2
+    assert [id for id, _ in lines(found)] == ["first", "unknown", "absurd", "last"]
+    assert len({text for _, text in lines(found)}) == 1
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+    assert "2 could not be recognized:\n  garbage.flac: not readable as audio" in found.err
+    assert "slow.wav: a sample rate of 1 Hz, expected 1000 to 1000000 Hz" in found.err
+
+
+def test_names_of_files_that_are_no_ids(folder, tmp_path):
+    """They would break the lines of what is printed, or could not be printed at all."""
+    odd = {"a\nb": "U+000A", "e\x1b[31m": "U+001B", "x\u202e": "U+202E", "\udcff": "U+DCFF"}
+    for name in (*odd, "good"):
+        shutil.copy(folder / "u0.wav", tmp_path / f"{name}.wav")
+    names = [f"{name}.wav" for name in (*odd, "good")]
+    found = brctc(tmp_path, "decode", folder / "model", *names, "--jsonl", "results.jsonl")
+    assert found.code == 2
+    assert [id for id, _ in lines(found)] == ["good"]
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 1
+    for name, code in odd.items():
+        assert f"\n  {f'{name}.wav'!r}: the id has control characters: {code}; rename the file" in found.err
 
 
 def test_a_file_that_cannot_be_opened_costs_no_result(folder):

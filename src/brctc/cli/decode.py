@@ -188,6 +188,8 @@ class Decoded:
                         raise ValueError(f"there are no times to write: {result.no_times}")
         except KeyboardInterrupt:
             self.stopped = True
+        except ChildProcessError as error:  # what others have recognized is written all the same
+            self.failed.append(f"{error}; {len(self.results)} utterances were recognized before")
 
     def complain(self) -> None:
         """Raises what the command ends with, if not all was recognized."""

@@ -15,7 +15,7 @@ import torch
 from brctc.decode.methods import Search
 from brctc.decode.recognizer import Recognizer, best_device
 from brctc.decode.result import Result
-from brctc.decode.sources import Source, read_source
+from brctc.decode.sources import Input, Source, read_source
 from brctc.plugins import load_plugins
 
 T = TypeVar("T")
@@ -47,8 +47,25 @@ def recognize_readable(
             inputs.append(read_source(source, recognizer.model))
         except (ValueError, OSError, MemoryError) as error:
             failed.append(str(error) or type(error).__name__)
-    results = recognizer.recognize(inputs, batch_size=max(1, len(inputs)), **options) if inputs else []
+    results = _recognize_together(recognizer, inputs, options, failed)
     return Recognized(results, failed)
+
+
+def _recognize_together(
+    recognizer: Recognizer, inputs: Sequence[Input], options: dict[str, Any], failed: list[str]
+) -> list[Result]:
+    """Results of a batch. If it is too much for the memory, each alone; what is too much goes to `failed`."""
+    if not inputs:
+        return []
+    try:
+        return recognizer.recognize(inputs, batch_size=len(inputs), **options)
+    except (RuntimeError, MemoryError) as error:  # torch's errors of memory are RuntimeErrors
+        if len(inputs) == 1:
+            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            failed.append(f"{inputs[0].id}: it could not be recognized: {reason[0]}")
+            return []
+    alone = [_recognize_together(recognizer, [item], options, failed) for item in inputs]
+    return [result for results in alone for result in results]
 
 
 class RecognizerPool:
@@ -105,7 +122,9 @@ class RecognizerPool:
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
-            raise ChildProcessError("a process that recognized speech has died: use fewer --jobs") from None
+            raise ChildProcessError(
+                "a process that recognized speech has died, perhaps for lack of memory: use fewer --jobs"
+            ) from None
 
 
 def _begin(directory: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from brctc.data import Prepared, Row, fbank, load_audio
 from brctc.data.batch import SOURCE
 from brctc.data.checks import text_problems
+from brctc.data.manifest import id_problem
 from brctc.models import Model
 
 
@@ -40,7 +41,10 @@ def read_source(source: Source, model: Model) -> Input:
                 raise ValueError(f"{source.id}: there is no audio, only text")
             found = _read_audio(source.id, source.path, model, source.start_sample or 0, source.num_samples)
         case str() | Path():
-            found = _read_audio(Path(source).stem, Path(source), model)
+            name = Path(source).stem
+            if problem := id_problem(name):
+                raise ValueError(f"{str(source)!r}: {problem}; rename the file")
+            found = _read_audio(name, Path(source), model)
         case (str() as name, np.ndarray() | Tensor() as array):
             features = torch.as_tensor(array, dtype=torch.float32)
             clock = model.features
