@@ -261,6 +261,16 @@ def test_audio_is_played_at_its_speeds_when_it_is_read(recordings):
         assert text_of(cut, "transcript") == "one"
 
 
+def test_another_number_of_frames_is_noticed_at_every_speed(recordings):
+    prepared, _ = recordings
+    loader = BatchLoader(prepared, {"transcript": WORDS})
+    for cut in next(Pool(prepared, BatchConfig(seconds=100), 0).batches(START))[0]:
+        wrong = pickle.loads(pickle.dumps(cut))
+        wrong.custom["num_frames"] += 5
+        with pytest.raises(ValueError, match=rf"{cut.id} has \d+ frames, {wrong.custom['num_frames']} were"):
+            loader.load([wrong])
+
+
 def test_features_stored_at_speeds_are_the_same_examples(recordings, tmp_path):
     """Whether copies are stored or made: ids, texts and all but the same features."""
     prepared, folder = recordings

@@ -329,6 +329,21 @@ def recordings(tmp_path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.parametrize("total", [0, 5, 2**30, 2**36 - 1])
+def test_stored_audio_with_another_length_in_its_header(recordings, total):
+    """It is refused before memory is taken for it."""
+    found = Prepared(recordings, "train")
+    place = found._places[3][1]
+    tar = shards_of(recordings) / "recording.000000.tar"
+    content = bytearray(tar.read_bytes())
+    first, last = place.offset + 18, place.offset + 26
+    packed = int.from_bytes(content[first:last], "big")
+    content[first:last] = (packed >> 36 << 36 | total).to_bytes(8, "big")
+    tar.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"cuts\.000000\.jsonl\.gz at byte {place.offset} cannot be read"):
+        found.features(3)
+
+
 def test_damaged_audio_is_named(recordings):
     found = Prepared(recordings, "train")
     place = found._places[3][1]

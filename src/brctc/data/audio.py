@@ -151,12 +151,14 @@ def load_audio(
 
 
 def decode_audio(data: bytes, name: str) -> np.ndarray:
-    """Mono samples of an encoded file in memory."""
+    """Mono samples of an encoded file in memory, whose header knows its length."""
     try:
-        samples, _ = soundfile.read(io.BytesIO(data), dtype="float32")
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if not 0 < file.frames <= MOST_SAMPLES_PER_BYTE * len(data):  # before memory is taken for them
+                raise AudioError(f"{name}: {len(data)} bytes cannot be {file.frames} samples")
+            return file.read(dtype="float32")
     except (soundfile.LibsndfileError, TypeError) as error:
         raise AudioError(f"{name}: not readable as audio ({error})") from None
-    return samples
 
 
 def resample(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
