@@ -74,7 +74,16 @@ class Description(BaseModel):
     skipped: list[tuple[str, str]]
     origin: dict[str, Any] | None
     shards: Annotated[list[ShardRecord], Field(min_length=1)]
-    digest: str
+    digest: str | None = None
+    """Of the rest; the first splits of this format have none."""
+
+    @staticmethod
+    def of(content: Any) -> "Description":
+        """Checked; a ValueError says what is wrong with it."""
+        found = Description.model_validate(content)
+        if found.digest is not None:
+            unseal(content)
+        return found
 
     @model_validator(mode="after")
     def _belongs_together(self) -> "Description":

@@ -338,10 +338,10 @@ def _read_description(out: Path, split: str) -> dict[str, Any] | None:
     """Of the split that is there; None if it cannot be used any more."""
     try:
         described = read_json(out / f"{split}.json")
-        Description.model_validate(described)
-        return unseal(described)
+        Description.of(described)
     except (FileNotFoundError, ValueError):
         return None
+    return {key: value for key, value in described.items() if key != "digest"}
 
 
 def check_split_name(split: str) -> None:

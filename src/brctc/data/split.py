@@ -23,7 +23,7 @@ from torch import Tensor
 from brctc.config import describe_problems
 from brctc.data.audio import change_speed, decode_audio, length_at_speed
 from brctc.data.batch import Example
-from brctc.data.description import FORMAT, Description, unseal
+from brctc.data.description import FORMAT, Description
 from brctc.data.features import FeatureConfig, fbank, num_frames
 from brctc.data.prepare import check_split_name
 from brctc.data.shards import (
@@ -191,14 +191,12 @@ class Prepared:
         if not isinstance(info, dict) or info.get("format") != FORMAT:
             raise ValueError(f"{path} does not describe a prepared split of format {FORMAT}: prepare it anew")
         try:
-            described = Description.model_validate(info)
-            unseal(info)
+            return Description.of(info)
         except ValidationError as error:
             found = "\n  ".join(describe_problems(error, Description, str(path)).splitlines()[:MOST_NAMED])
             raise ValueError(f"{path} is damaged: prepare it anew\n  {found}") from None
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}; prepare it anew") from None
-        return described
 
     def _take(self, info: Description) -> None:
         self.storage = info.storage
