@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brctc.train import latest_checkpoint, list_checkpoints
-from brctc.train.peers import Peers
+from brctc.train.peers import PeerError, Peers
 from tests.train.tiny import tiny_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,9 @@ def test_without_restarts_the_dead_worker_is_named(undisturbed):
     output, _ = launcher.communicate(timeout=300)
     assert launcher.returncode != 0
     assert list_checkpoints(undisturbed / "dead" / "checkpoints")
-    assert f"lost rank 1 (process {pid} on" in output or f"(pid: {pid})" in output
+    said, _, rest = output.partition(f"brctc train: lost rank 1 (process {pid} on ")
+    assert re.match(r"\S+, last at step \d+\): Connection \w+ by peer: this process ends", rest), output
+    assert "Traceback" not in said
 
 
 class Store(dict):
@@ -135,6 +137,46 @@ class Store(dict):
 
     def get(self, key):
         return self[key]
+
+
+BACKENDS = {
+    "[pair.cc:537] Read error [127.0.0.1]:49874: Connection reset by peer. GLHF!": "Connection reset by peer",
+    "[pair.cc:553] Connection closed by peer [127.0.0.1]:61": "Connection closed by peer",
+    "writev [::1]:88: Broken pipe": "Broken pipe",
+    "Timed out waiting 600000ms for recv operation to complete": "Timed out waiting 600000ms for recv "
+    "operation to complete",
+    "NCCL error in: NCCLUtils.cpp:94, remote process exited": "NCCL error in: NCCLUtils",
+}
+
+
+@pytest.mark.parametrize("message", BACKENDS)
+def test_whatever_a_backend_says_the_dead_process_is_named(monkeypatch, message):
+    """A process that is not there any more has given the last sign."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    store, said = Store(), []
+    with Peers(store, 1, 2, lambda problem: None) as dead:
+        dead._pid, dead.step = ended.pid, 7
+        dead._give_sign()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.raises(PeerError),
+            Peers(store, 0, 2, said.append) as peers,
+            peers.named_on_failure(),
+        ):
+            raise RuntimeError(message)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (problem,) = said
+    assert re.fullmatch(rf"lost rank 1 \(process {ended.pid} on \S+, last at step 7\): .*", problem)
+    assert problem.endswith(f": {BACKENDS[message]}")
+
+
+def test_other_errors_are_nobodys_death():
+    with pytest.raises(RuntimeError, match="shapes differ"):  # noqa: SIM117
+        with Peers(Store(), 0, 2) as peers, peers.named_on_failure():
+            raise RuntimeError("shapes differ")
 
 
 def test_a_peer_that_is_stuck_at_a_step_is_named(monkeypatch):

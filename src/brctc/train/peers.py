@@ -7,6 +7,8 @@ number, and this process ends: torchrun then restarts them all, if it was told t
 
 import json
 import os
+import re
+import signal
 import socket
 import sys
 import threading
@@ -22,6 +24,10 @@ SILENT_S = 90.0
 STUCK_S = 900.0
 """Longer than a checkpoint takes, and than collectives wait."""
 FAILED = 1
+LOST = re.compile(
+    r"Connection (?:closed|reset|refused)(?: by peer)?|Broken pipe|[Tt]imed out[^.\n]*|NCCL [^.\n]*"
+)
+"""What torch's backends say when a process is gone."""
 
 
 class PeerError(ConnectionError):
@@ -78,15 +84,27 @@ class Peers:
 
     @contextmanager
     def named_on_failure(self) -> Iterator[None]:
-        """If a collective fails in the block because a process has died, the error says which one."""
+        """If a collective fails in the block because a process has died, this one says which, and ends."""
         try:
             yield
         except RuntimeError as error:
-            if "Connection closed" not in str(error) and "imed out" not in str(error):
+            found = LOST.search(str(error))
+            if found is None:
                 raise
-            raise PeerError(self._explain(str(error).splitlines()[0])) from error
+            if threading.current_thread() is threading.main_thread():
+                # torchrun ends all processes as soon as one has died: not before it is said which
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            problem = self._explain(found.group())
+            self._on_loss(problem)
+            raise PeerError(problem) from error
 
     def _explain(self, error: str) -> str:
+        try:
+            return self._find_lost(error)
+        except RuntimeError:  # the store is gone
+            return f"lost the process that started this training: {error}"
+
+    def _find_lost(self, error: str) -> str:
         """Waits a little for signs of life to run out: the connection breaks before."""
         deadline = time.monotonic() + 4 * SIGN_S
         while time.monotonic() < deadline:
