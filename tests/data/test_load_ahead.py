@@ -2,10 +2,13 @@
 
 import gc
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
 import time
 from functools import partial
+from itertools import islice
 
 import pytest
 
@@ -17,6 +20,7 @@ from brctc.data.loading import (
     AHEAD,
     BatchLoader,
     load_ahead,
+    naming_dead_workers,
 )
 from brctc.data.sampling import Position
 from tests.data.loaded import (
@@ -151,3 +155,25 @@ def test_damaged_data_are_named_also_from_another_process(tmp_path, workers):
         ValueError, match=r"cuts\.000000\.jsonl\.gz at byte \d+ cannot be read: .* is truncated"
     ):
         list(batches)
+
+
+def kill_workers_of(batches, after_s: float) -> None:
+    next(batches)
+    time.sleep(after_s)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGKILL)
+    list(islice(batches, 100))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.2])
+def test_a_worker_that_is_killed_is_no_riddle(corpus, after_s):
+    batches = load_ahead(stream(corpus).after(Position()), partial(load_halves, corpus, None), 2)
+    died = "a process that loads batches has died, perhaps for lack of memory"
+    with pytest.raises(ChildProcessError, match=died), naming_dead_workers():
+        kill_workers_of(batches, after_s)
+
+
+def test_other_errors_are_left_alone():
+    for error in (RuntimeError("Caught RuntimeError in DataLoader worker process 0."), ValueError("x")):
+        with pytest.raises(type(error), match=str(error)), naming_dead_workers():
+            raise error

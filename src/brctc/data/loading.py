@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -160,6 +161,19 @@ def load_ahead(
             yield found
     finally:
         worker.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def naming_dead_workers() -> Iterator[None]:
+    """A worker of `load_ahead` that is killed breaks a pipe, or torch's signal handler tells of it, wherever
+    the process is: here it is told in words."""
+    try:
+        yield
+    except (ConnectionError, EOFError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker (pid"):
+            raise
+        died = "a process that loads batches has died, perhaps for lack of memory"
+        raise ChildProcessError(f"{died} ({error}): use fewer `workers`") from None
 
 
 class _Loading(torch.utils.data.Dataset[Any]):

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from brctc.data.batch import SOURCE, Batch
-from brctc.data.loading import BatchLoader, Parts, cut_id, load_ahead, num_frames, split_batch, text_of
+from brctc.data.loading import (
+    BatchLoader,
+    Parts,
+    cut_id,
+    load_ahead,
+    naming_dead_workers,
+    num_frames,
+    split_batch,
+    text_of,
+)
 from brctc.data.sampling import BatchStream, Cut, PlannedBatch, Position, derive_seed
 from brctc.data.tokens import Tokenizer
 from brctc.files import write_json
@@ -76,6 +85,10 @@ class StageLoop:
 
     def __call__(self) -> Moment:
         """Runs the stage to its end."""
+        with naming_dead_workers():
+            return self._run()
+
+    def _run(self) -> Moment:
         run = self.run
         run.journal.begin(self.name, self.moment.position.step, self.total)
         pin = run.processes.device.type == "cuda"
