@@ -1,9 +1,11 @@
 """Files that are whole or not there at all, whenever the power goes."""
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +90,19 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def locked(path: Path, waiting: str) -> Iterator[None]:
+    """Whoever comes second says so and waits. The lock dies with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting: {waiting}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def unfinished_path(path: Path) -> Path:

@@ -21,7 +21,7 @@ from brctc.data import (
 )
 from brctc.models import load_model
 from brctc.train import RecipeError, train
-from brctc.train.corpus import is_prepared, open_corpus, prepare_recipe
+from brctc.train.corpus import ensure_prepared, is_prepared, open_corpus
 from tests.data.splits import write_split
 from tests.train.tiny import ENCODER, PLAIN, TRANSDUCER, decoder_loss, tiny_recipe
 
@@ -76,8 +76,8 @@ def test_bad_rows_are_left_out_if_that_is_wanted(manifests, tmp_path):
     corpus = {"kind": "manifests", "manifests": manifests | {"train": str(bad)}}
     corpus["prepared"] = str(tmp_path / "prepared")
     with pytest.raises(PreparationError, match="duration is 'abc'"):
-        prepare_recipe(recipe_of(manifests, tmp_path, corpus=corpus))
-    prepare_recipe(recipe_of(manifests, tmp_path, corpus=corpus | {"skip_bad": True}))
+        ensure_prepared(recipe_of(manifests, tmp_path, corpus=corpus))
+    ensure_prepared(recipe_of(manifests, tmp_path, corpus=corpus | {"skip_bad": True}))
     train_split = Prepared(tmp_path / "prepared", "train")
     assert len({u.id.partition("_")[0] for u in train_split.examples}) == 5
 
@@ -91,7 +91,7 @@ def prepare_by_hand(manifests, folder):
 
 
 def test_other_features_are_refused(manifests, tmp_path):
-    prepare_recipe(recipe_of(manifests, tmp_path))
+    ensure_prepared(recipe_of(manifests, tmp_path))
     with pytest.raises(RecipeError, match=r"prepared with features.num_bins 40, the recipe says 80"):
         is_prepared(recipe_of(manifests, tmp_path, features={}))
     prepare_by_hand(manifests, tmp_path / "by-hand")
@@ -104,7 +104,7 @@ def test_other_features_are_refused(manifests, tmp_path):
 def test_a_preparation_that_was_cut_off_is_done_again(manifests, tmp_path):
     recipe = recipe_of(manifests, tmp_path)
     assert not is_prepared(recipe)
-    prepare_recipe(recipe)
+    ensure_prepared(recipe)
     assert is_prepared(recipe)
     (tmp_path / "prepared" / "dev.json").unlink()
     assert not is_prepared(recipe)
@@ -114,10 +114,10 @@ def test_a_preparation_that_was_cut_off_is_done_again(manifests, tmp_path):
 
 def test_splits_that_are_there_are_kept(manifests, tmp_path):
     recipe = recipe_of(manifests, tmp_path)
-    prepare_recipe(recipe)
+    ensure_prepared(recipe)
     (tmp_path / "prepared" / "dev.json").unlink()
     before = (tmp_path / "prepared" / "train.json").stat().st_mtime_ns
-    prepare_recipe(recipe)
+    ensure_prepared(recipe)
     assert (tmp_path / "prepared" / "train.json").stat().st_mtime_ns == before
 
 
@@ -140,7 +140,7 @@ def test_a_manifest_that_has_changed_is_noticed(manifests, tmp_path):
         text = text.replace("\tdev-", "\t" + str(Path(manifests["dev"]).parent / "dev-"))
         Path(path).write_text(text)
     recipe = recipe_of(paths, tmp_path)
-    prepare_recipe(recipe)
+    ensure_prepared(recipe)
     assert is_prepared(recipe)
     lines = Path(paths["dev"]).read_text().splitlines(keepends=True)
     Path(paths["dev"]).write_text("".join(lines[:-1]))
@@ -250,7 +250,7 @@ def test_labels_beyond_frames_are_no_matter_without_ctc(tmp_path):
 def test_other_files_are_no_splits(manifests, tmp_path):
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "notes.json").write_text("{}")
-    prepare_recipe(recipe_of(manifests, tmp_path))
+    ensure_prepared(recipe_of(manifests, tmp_path))
     assert is_prepared(recipe_of(manifests, tmp_path))
 
 

@@ -212,15 +212,6 @@ def test_runs_repeat_and_seeds_matter(trained, tmp_path):
     assert names[0] == names[1] != names[2]
 
 
-def test_one_training_at_a_time(trained, tmp_path):
-    import fcntl
-
-    with (tmp_path / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FileExistsError, match="another training is running"):
-            train(tiny_recipe(trained), tmp_path, progress=False)
-
-
 def test_a_prepared_corpus_is_not_mistaken(trained, tmp_path):
     corpus = tiny_recipe(trained).corpus.model_dump()
     corpus["train_strings"] = 50

@@ -8,7 +8,7 @@ from brctc.cli.shared import progress_bars, show_preparing, show_results
 from brctc.data import Prepared
 from brctc.report import make_report
 from brctc.train import Recipe
-from brctc.train.corpus import is_prepared, prepare_recipe
+from brctc.train.corpus import ensure_prepared
 from brctc.train.launch import Workers, train_all
 from brctc.train.local import LocalWorkers
 
@@ -46,7 +46,5 @@ def choose_workers(ray: str | None, at_once: int | None) -> Workers:
 
 def prepare_corpus_of(recipe: Recipe) -> None:
     """Prepares what the recipe is trained and measured on, if it is not yet."""
-    if is_prepared(recipe):
-        return
     with show_preparing() as progress:
-        prepare_recipe(recipe, progress, jobs=None)
+        ensure_prepared(recipe, progress, jobs=None)

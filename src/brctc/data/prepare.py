@@ -1,18 +1,15 @@
 """Preparing a split: shard by shard, in several processes, and on from where it was killed."""
 
-import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from brctc.data.manifest import DUPLICATE, PreparationError, Problem
 from brctc.data.shards import check_file
 from brctc.data.source import Source, Storage
 from brctc.data.statistics import add_up
-from brctc.files import read_json, remove_unfinished, sync, write_json
+from brctc.files import locked, read_json, remove_unfinished, sync, write_json
 
 LEAST_ITEMS, MOST_ITEMS, USUAL_SHARDS = 50, 5000, 64
 FEW_ITEMS = 2000
@@ -81,7 +78,7 @@ def prepare_split(
     check_split_name(split)
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # or this would wait for its parent
         raise RuntimeError('several jobs need the script\'s work under `if __name__ == "__main__":`')
-    with _locked(out):
+    with locked(out / ".lock", f"another process prepares {out}"):
         plan = _Plan(source, out, split, storage, check, skip_bad)
         described = _read_description(out, split)
         if described is not None and plan.is_done(described):
@@ -348,16 +345,3 @@ def check_split_name(split: str) -> None:
     """Letters, digits, - and _ only: it becomes a file's name."""
     if not split or not split.replace("-", "").replace("_", "").isalnum():
         raise ValueError(f"split is {split!r}, expected a name of letters, digits, - and _")
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Whoever comes second waits. The lock dies with the process."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting: another process prepares {out}", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -11,6 +11,7 @@ from brctc.data.manifest import Row
 from brctc.data.prepare_corpus import SplitProgress, origin_of
 from brctc.data.split import splits_in
 from brctc.data.text_checks import checked_labels
+from brctc.files import locked
 from brctc.train.config import Recipe, Stage
 from brctc.train.recipe import RecipeError, differences
 
@@ -168,8 +169,24 @@ def _check_origin(recipe: Recipe, split: Prepared) -> None:
         )
 
 
-def prepare_recipe(recipe: Recipe, progress: SplitProgress | None = None, *, jobs: int | None = 1) -> None:
-    """Prepares the recipe's corpus where the recipe says; what is there as it should be is kept."""
+def ensure_prepared(
+    recipe: Recipe, progress: SplitProgress | None = None, *, jobs: int | None = 1, as_before: bool = False
+) -> None:
+    """Prepares the recipe's corpus unless it is there, as `is_prepared` says.
+
+    Of trainings that begin at once, one prepares. The others take what it has made, even if they would have
+    left other rows out: to prepare it again would take it away from the first.
+    """
+    if is_prepared(recipe, as_before=as_before):
+        return
+    directory = Path(recipe.corpus.prepared)
+    with locked(directory / ".training-lock", f"another training prepares {directory}"):
+        if not is_prepared(recipe, as_before=as_before):
+            _prepare(recipe, progress, jobs)
+
+
+def _prepare(recipe: Recipe, progress: SplitProgress | None, jobs: int | None) -> None:
+    """What is there as it should be is kept."""
     sources = recipe.corpus.sources()
     prepare_corpus(
         recipe.corpus,

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,11 +32,10 @@ from brctc.train.config import CTCConfig, Recipe
 from brctc.train.corpus import (
     check_curriculum,
     check_texts,
-    is_prepared,
+    ensure_prepared,
     length_checks,
     make_tokenizers,
     open_corpus,
-    prepare_recipe,
 )
 from brctc.train.engine import Processes, attempt, processes
 from brctc.train.factors import factor_at
@@ -46,6 +46,9 @@ from brctc.train.objective import Objective
 from brctc.train.recipe import RecipeError, differences, read_recipe
 from brctc.train.run_context import Moment, Run
 from brctc.train.signals import StopSignal
+
+ENDING_S = 60.0
+"""How long a training that goes on waits for the one before: told to stop, that one still ends its step."""
 
 
 def train(
@@ -76,7 +79,7 @@ def train(
         _check_device(recipe, group)
         aside: list[Path] = []
         if group.first:
-            stack.enter_context(_locked(files))
+            stack.enter_context(_locked(files, ENDING_S if resume else 0.0))
             aside = _make_ready(recipe, files, resume, fall_back, progress, jobs)
         group.wait_for_first("corpus")
         if files.has_model:
@@ -102,10 +105,9 @@ def _make_ready(
     for written in (files.path, files.checkpoints, files.snapshots):
         remove_unfinished(written)
     aside = set_aside_damaged(files.checkpoints) if fall_back else []
-    if not is_prepared(recipe, as_before=files.data_file.exists()):
-        with ProgressDisplay(visible=progress) as display:
-            show = lambda split, done, total: display.show(f"preparing {split}", done, total)  # noqa: E731
-            prepare_recipe(recipe, show, jobs=jobs)
+    with ProgressDisplay(visible=progress) as display:
+        show = lambda split, done, total: display.show(f"preparing {split}", done, total)  # noqa: E731
+        ensure_prepared(recipe, show, jobs=jobs, as_before=files.data_file.exists())
     train_split, dev_split = open_corpus(recipe)
     _check_data(files, (train_split, dev_split))
     if not files.tokens_file.exists():
@@ -320,12 +322,17 @@ def _check_device(recipe: Recipe, group: Processes) -> None:
 
 
 @contextmanager
-def _locked(run: RunDirectory) -> Iterator[None]:
+def _locked(run: RunDirectory, patience_s: float) -> Iterator[None]:
     """Two trainings in one directory would spoil each other. The lock dies with the process."""
     run.path.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience_s
     with run.lock_file.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(f"another training is running in {run.path}") from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise FileExistsError(f"another training is running in {run.path}") from None
+                time.sleep(0.1)
         yield
