@@ -147,16 +147,16 @@ def test_own_manifests(manifests, tmp_path):
         "train-0_sp0.9",
         "train-0",
     ]
-    assert corpus.current_digests() == {
+    assert {split: source.digest() for split, source in corpus.current_sources().items()} == {
         split: Prepared(tmp_path / "out", split).source_digest for split in manifests
     }
     with Path(manifests["dev"]).open("a") as file:
         file.write("dev-9\tsome words\tdev/1.wav\t0.3\n")
-    changed = corpus.current_digests()
-    assert changed["dev"] != Prepared(tmp_path / "out", "dev").source_digest
-    assert changed["train"] == Prepared(tmp_path / "out", "train").source_digest
+    changed = corpus.current_sources()
+    assert changed["dev"].digest() != Prepared(tmp_path / "out", "dev").source_digest
+    assert changed["train"].digest() == Prepared(tmp_path / "out", "train").source_digest
     Path(manifests["dev"]).unlink()  # prepared elsewhere: nobody can tell
-    assert "dev" not in corpus.current_digests()
+    assert "dev" not in corpus.current_sources()
     with pytest.raises(ValueError, match=r"dev\.tsv: No such file or directory"):
         prepare_corpus(corpus)
     Path(manifests["dev"]).mkdir()

@@ -22,6 +22,7 @@ from brctc.data import (
 from brctc.models import load_model
 from brctc.train import RecipeError, train
 from brctc.train.corpus import ensure_prepared, is_prepared, open_corpus
+from tests.data.sounds import noise, write
 from tests.data.splits import write_split
 from tests.train.tiny import ENCODER, PLAIN, TRANSDUCER, decoder_loss, tiny_recipe
 
@@ -148,6 +149,27 @@ def test_a_manifest_that_has_changed_is_noticed(manifests, tmp_path):
         is_prepared(recipe)
     assert is_prepared(recipe, as_before=True)
     Path(paths["dev"]).unlink()  # prepared elsewhere
+    assert is_prepared(recipe)
+
+
+def test_audio_that_was_replaced_is_noticed(tmp_path):
+    """Also by audio of the same length; what is not there any more has not changed."""
+    paths = {}
+    for split in ("train", "dev"):
+        rows = [
+            Row(f"{split}{n}", "a b", write(tmp_path / "audio" / f"{split}{n}.wav", noise(0.5, n)), 0.5)
+            for n in range(4)
+        ]
+        write_manifest(tmp_path / f"{split}.tsv", rows)
+        paths[split] = str(tmp_path / f"{split}.tsv")
+    recipe = recipe_of(paths, tmp_path)
+    ensure_prepared(recipe)
+    assert is_prepared(recipe)
+    write(tmp_path / "audio" / "dev2.wav", noise(0.5, 99))
+    with pytest.raises(RecipeError, match=r"the audio of .* \(dev\) has changed since it was prepared"):
+        is_prepared(recipe)
+    assert is_prepared(recipe, as_before=True)
+    shutil.rmtree(tmp_path / "audio")
     assert is_prepared(recipe)
 
 

@@ -62,6 +62,8 @@ class Description(BaseModel):
     key: str
     folder: str
     source: str
+    files: str | None = None
+    """Of the files behind the source; the first splits of this format say nothing of them."""
     storage: Storage
     examples: Annotated[int, Field(ge=1)]
     num_frames: Count

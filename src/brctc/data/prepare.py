@@ -21,7 +21,7 @@ from brctc.data.manifest import DUPLICATE, PreparationError, Problem
 from brctc.data.shards import check_file
 from brctc.data.source import Source, Storage
 from brctc.data.statistics import add_up
-from brctc.files import locked, read_json, remove_unfinished, sync, write_json
+from brctc.files import json_digest, locked, read_json, remove_unfinished, sync, write_json
 
 LEAST_ITEMS, MOST_ITEMS, USUAL_SHARDS = 50, 5000, 64
 FEW_ITEMS = 2000
@@ -82,11 +82,17 @@ def prepare_split(
         plan = _Plan(source, out, split, storage, check, skip_bad)
         described = _read_description(out, split)
         if described is not None and plan.is_done(described):
-            if origin is not None and described["origin"] != origin:
-                write_json(out / f"{split}.json", seal(described | {"origin": origin}))
+            now = seal(described | {"files": plan.files, "origin": origin or described["origin"]})
+            if now != read_json(out / f"{split}.json"):
+                write_json(out / f"{split}.json", now)
             plan.remove_others()
             return _summary(split, described)
         return _prepare(plan, origin, jobs, progress)
+
+
+def files_digest(source: Source, storage: Storage) -> str:
+    """Of the files behind a source as they are now: what a preparation notes of them."""
+    return _Plan(source, Path(), "now", storage, None, False).files
 
 
 class _Plan:
@@ -110,7 +116,9 @@ class _Plan:
         self.source_digest = source.digest()
         content = [FORMAT, self.source_digest, self.storage_json(), dropped, skip_bad, self.items_per_shard]
         # other files behind the same items: another folder, so that the old split stays whole meanwhile
-        content.append([source.fingerprint(items) for items in self._groups([])])
+        prints = [source.fingerprint(items) for items in self._groups([])]
+        self.files = json_digest(prints)
+        content.append(prints)
         self.key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         self.folder = out / f"{split}-{self.key[:12]}"
         self.reports = out / f".{split}-{self.key[:12]}"
@@ -310,6 +318,7 @@ def _describe(
         "key": plan.key,
         "folder": plan.folder.name,
         "source": plan.source_digest,
+        "files": plan.files,
         "storage": plan.storage_json(),
         "examples": sum(report.examples for report in reports),
         "num_frames": sum(report.num_frames for report in reports),

@@ -49,6 +49,11 @@ class RowSource:
             digest.update(repr((path.name, found and (found.st_size, found.st_mtime_ns))).encode())
         return digest.hexdigest()
 
+    def lacks_files(self) -> bool:
+        """Whether some of the audio is not there."""
+        paths = (row.path for row in self.items() if isinstance(row, Row))
+        return any(path is not None and not path.exists() for path in paths)
+
     def load(self, item: Row) -> Loaded:
         if problems := row_problems(item):
             raise ExampleError(*problems)

@@ -203,7 +203,7 @@ class Prepared:
         self.key = info.key
         """Changes with what the split was made from, and how."""
         self.folder = self.directory / info.folder
-        self.source_digest = info.source
+        self.source_digest, self.files_digest = info.source, info.files
         self.shards = [shard.model_dump() for shard in info.shards]
         self.origin = info.origin
         self.duration_s = info.duration_s

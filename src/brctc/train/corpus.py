@@ -8,6 +8,7 @@ from brctc.data import PreparationError, Prepared, RowSource, Source, Tokenizer,
 from brctc.data.batch import SOURCE
 from brctc.data.checks import LabelCounts, LengthCheck, TooLong
 from brctc.data.manifest import Row
+from brctc.data.prepare import files_digest
 from brctc.data.prepare_corpus import SplitProgress, origin_of
 from brctc.data.split import splits_in
 from brctc.data.text_checks import checked_labels
@@ -128,13 +129,14 @@ def check_curriculum(recipe: Recipe, stage: Stage, labels: LabelCounts) -> None:
 def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:
     """Whether all splits of the recipe's corpus are there, made as the recipe says.
 
-    Splits that were made from something else, or from manifests that have changed since, are refused. Those
+    Splits that were made from something else, or from manifests or audio that has changed since, are refused;
+    audio that is not there any more has not changed. Those
     of `brctc prepare` say nothing of themselves: whoever names them knows them. Of splits that are known
     to be `as_before`, it does not matter what has become of the manifests.
     """
     directory = Path(recipe.corpus.prepared)
     there = splits_in(directory)
-    digests = {} if as_before else recipe.corpus.current_digests()
+    sources = {} if as_before else recipe.corpus.current_sources()
     by_hand = []
     for name in there:
         split = Prepared(directory, name)
@@ -142,9 +144,9 @@ def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:
             by_hand.append(name)
             continue
         _check_origin(recipe, split)
-        if digests.get(name, split.source_digest) != split.source_digest:
+        if name in sources and (what := _changed(sources[name], split)):
             raise RecipeError(
-                f"corpus.prepared: the source of {directory} ({name}) has changed since it was prepared: "
+                f"corpus.prepared: the {what} of {directory} ({name}) has changed since it was prepared: "
                 "name another directory or remove this one"
             )
     if by_hand and {"train", "dev"} <= {*there}:
@@ -156,6 +158,15 @@ def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:
             f"({', '.join(by_hand)}) was prepared by hand: prepare the rest too, or name another directory"
         )
     return not missing
+
+
+def _changed(source: RowSource, split: Prepared) -> str | None:
+    """What of a source is not what the split was made from."""
+    if source.digest() != split.source_digest:
+        return "source"
+    if split.files_digest in (None, files_digest(source, split.storage)) or source.lacks_files():
+        return None
+    return "audio"
 
 
 def _check_origin(recipe: Recipe, split: Prepared) -> None:

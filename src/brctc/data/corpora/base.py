@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from brctc.config import Kind, Registry
 from brctc.data.features import FeatureConfig
+from brctc.data.recordings import RowSource
 from brctc.data.source import Source, Storage
 
 SPEEDS = (0.9, 1.0, 1.1)
@@ -44,9 +45,9 @@ class CorpusConfig(Kind):
         """The source of each split, by the split's name."""
         raise NotImplementedError
 
-    def current_digests(self) -> Mapping[str, str]:
-        """What the sources' digests are now, by split, where that is quickly found out: a corpus that has
-        changed since it was prepared is noticed when a training begins."""
+    def current_sources(self) -> Mapping[str, RowSource]:
+        """The sources that are there and quickly read, by split: when a training begins, it is noticed if one
+        has changed since it was prepared."""
         return {}
 
     def storage(self, split: str, features: FeatureConfig | None) -> Storage:

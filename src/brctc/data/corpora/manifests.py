@@ -30,9 +30,8 @@ class Manifests(Config):
     def split_names(self) -> Sequence[str]:
         return list(self.manifests)
 
-    def current_digests(self) -> Mapping[str, str]:
-        there = {split: path for split, path in self.manifests.items() if Path(path).is_file()}
-        return {split: RowSource(path).digest() for split, path in there.items()}
+    def current_sources(self) -> Mapping[str, RowSource]:
+        return {split: RowSource(path) for split, path in self.manifests.items() if Path(path).is_file()}
 
     def sources(self) -> Mapping[str, Source]:
         """The manifests themselves, which need not fit into memory."""
