@@ -31,10 +31,7 @@ def attention_beam(
     heuristic is needed. No output has more tokens than the utterance has encoder frames.
     """
     check_counts(beam=beam, nbest=nbest)
-    if not 0 <= ctc_weight < 1:
-        raise ValueError(f"ctc_weight is {ctc_weight}, expected 0 or more and less than 1")
-    if ctc is None and ctc_weight:
-        raise ValueError(f"ctc_weight is {ctc_weight}, but there is no CTC output")
+    _check_weight(ctc_weight, ctc)
     classes, device = decoder.end, memory.values.device
     frames = memory.lengths.to(device)[:, None]
     prepared = decoder.start(*memory)
@@ -72,6 +69,13 @@ def attention_beam(
             state = scorer.extend(state, parents, tokens)
         choices.append((parents, tokens))
     return _trace(outputs, choices, nbest)
+
+
+def _check_weight(ctc_weight: float, ctc: Padded | None) -> None:
+    if not 0 <= ctc_weight < 1:
+        raise ValueError(f"ctc_weight is {ctc_weight}, expected 0 or more and less than 1")
+    if ctc is None and ctc_weight:
+        raise ValueError(f"ctc_weight is {ctc_weight}, but there is no CTC output")
 
 
 def _trace(outputs: list[Tensor], choices: list[tuple[Tensor, Tensor]], nbest: int) -> list[list[Hypothesis]]:
