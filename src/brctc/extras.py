@@ -3,7 +3,18 @@
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-ASR = ("kaldi_native_fbank", "lhotse", "pydantic", "scipy", "sentencepiece", "sklearn", "soundfile")
+ASR = (
+    "kaldi_native_fbank",
+    "lhotse",
+    "pydantic",
+    "rich",
+    "safetensors",
+    "scipy",
+    "sentencepiece",
+    "sklearn",
+    "soundfile",
+    "yaml",
+)
 
 
 def check_extra(modules: Iterable[str] = ASR, extra: str = "asr") -> None:
