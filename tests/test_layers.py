@@ -33,19 +33,6 @@ LAYERS = [
 ]
 
 MOST_LINES, MOST_FUNCTION_LINES = 400, 60
-# to be parted; a line goes as soon as its file is
-STILL_LARGE = {
-    "src/brctc/decode/attention_beam.py",
-    "tests/data/test_corpora.py",
-    "tests/data/test_loading.py",
-    "tests/data/test_prepare.py",
-    "tests/data/test_sampling.py",
-    "tests/data/test_split.py",
-    "tests/decode/test_streaming.py",
-    "tests/models/test_bundle.py",
-    "tests/train/test_objective.py",
-    "tests/train/test_recipe.py",
-}
 
 
 def modules() -> dict[str, Path]:
@@ -152,9 +139,6 @@ def test_files_and_functions_are_small(path):
     lines = len((ROOT / path).read_text().splitlines())
     functions = sizes_of(ROOT / path) if path.endswith(".py") else {}
     large = [f"{name} has {size} lines" for name, size in functions.items() if size > MOST_FUNCTION_LINES]
-    if path in STILL_LARGE:
-        assert lines > MOST_LINES or large, f"{path} is small now: take it off the list"
-        pytest.xfail(f"{path} is still to be parted")
     assert lines <= MOST_LINES
     assert not large
 

@@ -65,6 +65,14 @@ class Source(Protocol):
         ...
 
 
+class CheckedSource(Source, Protocol):
+    """A source that is looked at again when a training begins."""
+
+    def lacks_files(self) -> bool:
+        """Whether some of the files behind its items are gone: what is prepared does not need them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Storage:
     """What is stored of each example."""

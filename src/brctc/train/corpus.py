@@ -10,6 +10,7 @@ from brctc.data.checks import LabelCounts, LengthCheck, TooLong
 from brctc.data.manifest import Row
 from brctc.data.prepare import files_digest
 from brctc.data.prepare_corpus import SplitProgress, origin_of
+from brctc.data.source import CheckedSource
 from brctc.data.split import splits_in
 from brctc.data.text_checks import checked_labels
 from brctc.files import locked
@@ -160,7 +161,7 @@ def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:
     return not missing
 
 
-def _changed(source: RowSource, split: Prepared) -> str | None:
+def _changed(source: CheckedSource, split: Prepared) -> str | None:
     """What of a source is not what the split was made from."""
     if source.digest() != split.source_digest:
         return "source"

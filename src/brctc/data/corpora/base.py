@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from brctc.config import Kind, Registry
 from brctc.data.features import FeatureConfig
-from brctc.data.recordings import RowSource
-from brctc.data.source import Source, Storage
+from brctc.data.source import CheckedSource, Source, Storage
 
 SPEEDS = (0.9, 1.0, 1.1)
 """Speed perturbation of the paper (table 3), of training splits."""
@@ -45,7 +44,7 @@ class CorpusConfig(Kind):
         """The source of each split, by the split's name."""
         raise NotImplementedError
 
-    def current_sources(self) -> Mapping[str, RowSource]:
+    def current_sources(self) -> Mapping[str, CheckedSource]:
         """The sources that are there and quickly read, by split: when a training begins, it is noticed if one
         has changed since it was prepared."""
         return {}

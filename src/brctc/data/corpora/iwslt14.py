@@ -20,7 +20,6 @@ from typing import ClassVar, Literal
 from brctc.data.corpora.base import CORPORA
 from brctc.data.corpora.pairs import PairsConfig, PairSource, one_line
 from brctc.data.manifest import Row, text_lines
-from brctc.data.source import Source
 
 TESTS = ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
 MOST_TOKENS, MOST_RATIO, DEV_EVERY = 175, 1.5, 23
@@ -42,10 +41,10 @@ class IWSLT14Config(PairsConfig):
     languages: Literal["de-en", "es-en"] = "de-en"
     """Whose files are read; the first is the text."""
 
-    def current_digests(self) -> Mapping[str, str]:
+    def current_sources(self) -> Mapping[str, PairSource]:
         return {}  # cleaning takes seconds
 
-    def sources(self) -> Mapping[str, Source]:
+    def sources(self) -> Mapping[str, PairSource]:
         folder = self.source / self.languages
         folder = folder if folder.is_dir() else self.source
         texts, translations = (

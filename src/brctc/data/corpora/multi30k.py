@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from brctc.data.corpora.base import CORPORA
-from brctc.data.corpora.pairs import PairsConfig, find_pairs
-from brctc.data.source import Source
+from brctc.data.corpora.pairs import PairsConfig, PairSource, find_pairs
 
 LANGUAGES = ("de", "en")
 STEMS = {"train": "train", "dev": "val"}
@@ -24,7 +23,7 @@ class Multi30kConfig(PairsConfig):
 
     kind: Literal["multi30k"] = "multi30k"
 
-    def sources(self) -> Mapping[str, Source]:
+    def sources(self) -> Mapping[str, PairSource]:
         suffixes = {".tsv", *(f".{language}" for language in LANGUAGES)}
         found = [path for path in self.source.glob("test*") if path.suffix in suffixes]
         stems = STEMS | {stem: stem for stem in sorted({path.stem for path in found})}

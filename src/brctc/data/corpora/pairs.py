@@ -11,7 +11,7 @@ from brctc.data.checks import row_problems
 from brctc.data.corpora.base import CorpusConfig
 from brctc.data.features import FeatureConfig
 from brctc.data.manifest import Problem, Row, iterate_manifest, text_lines
-from brctc.data.source import ExampleError, Loaded, Source, Storage
+from brctc.data.source import ExampleError, Loaded, Storage
 
 
 class PairsConfig(CorpusConfig):
@@ -27,10 +27,13 @@ class PairsConfig(CorpusConfig):
     def split_names(self) -> Sequence[str]:
         return list(self.sources()) if self.source.is_dir() else ("train", "dev")  # prepared elsewhere
 
-    def current_digests(self) -> Mapping[str, str]:
+    def current_sources(self) -> Mapping[str, "PairSource"]:
         with suppress(ValueError):  # prepared elsewhere: nobody can tell
-            return {split: source.digest() for split, source in self.sources().items()}
+            return self.sources()
         return {}
+
+    def sources(self) -> Mapping[str, "PairSource"]:
+        raise NotImplementedError
 
     def storage(self, split: str, features: FeatureConfig | None) -> Storage:
         return Storage("text")
@@ -58,6 +61,9 @@ class PairSource:
 
     def fingerprint(self, items: Sequence[Row]) -> str:
         return ""  # all that there is stands in the items
+
+    def lacks_files(self) -> bool:
+        return False
 
     def load(self, item: Row) -> Loaded:
         if problems := row_problems(item):
@@ -116,7 +122,9 @@ def check_equal_lines(texts: Path, translations: Path) -> None:
         )
 
 
-def find_pairs(folder: Path, stem: str, languages: tuple[str, str] | None, reverse: bool) -> Source | None:
+def find_pairs(
+    folder: Path, stem: str, languages: tuple[str, str] | None, reverse: bool
+) -> PairSource | None:
     """STEM.tsv, or STEM.de and STEM.en for the languages de and en; None if there is nothing of it."""
     table = folder / f"{stem}.tsv"
     if table.is_file():

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from brctc.data.corpora.base import CORPORA
-from brctc.data.corpora.pairs import PairsConfig, find_pairs
-from brctc.data.source import Source
+from brctc.data.corpora.pairs import PairsConfig, PairSource, find_pairs
 
 
 @CORPORA.register
@@ -20,7 +19,7 @@ class TatoebaConfig(PairsConfig):
 
     kind: Literal["tatoeba"] = "tatoeba"
 
-    def sources(self) -> Mapping[str, Source]:
+    def sources(self) -> Mapping[str, PairSource]:
         sources = {}
         for split in ("train", "dev", "test"):
             source = find_pairs(self.source, split, None, self.reverse)
