@@ -56,6 +56,8 @@ class Elsewhere(NamedTuple):
     reason: str
 
 
+TRANSLATION = Elsewhere("tests/cli/test_translation.py runs it")
+
 # How a documented command is run here: faster, or elsewhere than in the checkout.
 COMMANDS = {
     "pip install .": Elsewhere("test_wheel_builds_and_imports_beside_torch_alone installs it"),
@@ -97,6 +99,14 @@ COMMANDS = {
     "brctc plot exp/vanilla exp/early --evolution --out evolution.png": Elsewhere(
         "tests/cli/test_plot.py draws it"
     ),
+    # docs/translation.md
+    "brctc compare multi30k/mt-vanilla multi30k/mt-brctc --out exp/multi30k-mt": TRANSLATION,
+    "brctc compare multi30k/st-vanilla multi30k/st-brctc --out exp/multi30k-st": TRANSLATION,
+    "brctc tune exp/multi30k-mt/mt-brctc --limit 200": TRANSLATION,
+    "brctc decode exp/multi30k-mt/mt-brctc news.txt --beam 5 --ctc-weight 0.2 --nbest 5 --jsonl news.jsonl": (
+        TRANSLATION
+    ),
+    "brctc decode exp/multi30k-st/st-brctc talk.wav --transcript": TRANSLATION,
     # docs/scale.md and docs/extending.md
     "brctc train mine.yaml --out exp/mine": Elsewhere("tests/cli/test_own_data.py trains such a recipe"),
     f"{TORCHRUN} --standalone --nproc-per-node 8 --max-restarts 3 {TRAIN}": Elsewhere(
@@ -136,7 +146,7 @@ def test_python_snippets(document):
     namespace: dict = {}
     for snippet in snippets:
         exec(compile(snippet, document.name, "exec"), namespace)
-    assert snippets or document.name in ("math.md", "recipes.md", "scale.md", "training.md")
+    assert snippets or document.name in ("math.md", "recipes.md", "scale.md", "training.md", "translation.md")
 
 
 def test_the_recipe_reference_is_up_to_date():

@@ -24,15 +24,23 @@ def compare(recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = 
             raise ValueError(f"{name} has another corpus or other features than {next(iter(recipes))}")
     try:
         prepare_corpus_of(first)
-        Prepared(first.corpus.prepared, "test")  # before hours of training: there is something to decode
+        split = test_set(first)
+        Prepared(first.corpus.prepared, split)  # before hours of training: there is something to decode
         train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:
-            evaluation = make_report([out / name for name in recipes], out / "report.html", progress=bars)
+            runs = [out / name for name in recipes]
+            evaluation = make_report(runs, out / "report.html", split=split, progress=bars)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(STOPPED) from None
     show_results(evaluation)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
     print(f"{minutes} min {seconds} s. The report is {out / 'report.html'}.")
+
+
+def test_set(recipe: Recipe) -> str:
+    """What trained models are compared on: `test`, or the corpus's first test set; without any, `dev`."""
+    names = recipe.corpus.test_names()
+    return "test" if "test" in names else next(iter(names), "dev")
 
 
 def choose_workers(ray: str | None, at_once: int | None) -> Workers:

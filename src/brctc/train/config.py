@@ -54,7 +54,8 @@ class TextTokens(TokenConfig):
 
     @model_validator(mode="after")
     def _one_definition(self) -> "TextTokens":
-        if self.same_as is not None and self.model_fields_set - {"same_as"}:
+        given = (self.kind, self.size) != (TokenConfig().kind, None)  # a stored recipe has the defaults
+        if self.same_as is not None and given:
             raise KeyedError("same_as", "the tokens are another text's: give nothing else")
         return self
 

@@ -40,6 +40,10 @@ class CorpusConfig(Kind):
         """What it is divided into: `train`, `dev`, and any number of test sets."""
         return ("train", "dev", "test")
 
+    def test_names(self) -> list[str]:
+        """Its test sets: all but what is trained and watched with."""
+        return [split for split in self.split_names() if split not in ("train", "dev")]
+
     def sources(self) -> Mapping[str, Source]:
         """The source of each split, by the split's name."""
         raise NotImplementedError
