@@ -10,6 +10,7 @@ from brctc.models import (
     AttentionConfig,
     ConformerConfig,
     EmformerConfig,
+    LegoNNConfig,
     System,
     TransducerConfig,
     TrimConfig,
@@ -44,15 +45,23 @@ def test_recipes_are_shipped():
         "grid/transducer-vanilla.yaml",
         "handwriting/brctc.yaml",
         "handwriting/vanilla.yaml",
+        "multi30k/mt-brctc.yaml",
+        "multi30k/mt-vanilla.yaml",
+        "multi30k/st-brctc.yaml",
+        "multi30k/st-vanilla.yaml",
         "paper/aishell1-attention.yaml",
         "paper/aishell1-transducer.yaml",
+        "paper/iwslt14-de-en-brctc.yaml",
+        "paper/iwslt14-de-en-vanilla.yaml",
+        "paper/iwslt14-es-en-brctc.yaml",
+        "paper/iwslt14-es-en-vanilla.yaml",
         "paper/librispeech-attention.yaml",
         "paper/librispeech-transducer.yaml",
         "paper/online-attention.yaml",
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "brctc" in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if "brctc" in name and "paper" not in name])
 def test_arms_differ_in_risks_and_trimming_alone(name):
     arms = [
         load_recipe(RECIPES / n).model_dump(mode="json") for n in (name, name.replace("brctc", "vanilla"))
@@ -111,6 +120,31 @@ def test_paper_recipes(corpus, system, factor, classes, parameters):
         size = {"transcript": classes}
         systems = [System(recipe.system_of(stage), 80, size) for stage in recipe.stages.values()]
     assert tuple(map(count_parameters, systems)) == parameters
+
+
+@pytest.mark.parametrize("pair", ["de-en", "es-en"])
+def test_text_translation_of_the_paper(pair):
+    """Tables 6, 7 and 8; the baseline has one stage as long as both."""
+    names = (f"iwslt14-{pair}-{arm}.yaml" for arm in ("vanilla", "brctc"))
+    vanilla, brctc = (load_recipe(RECIPES / "paper" / name) for name in names)
+    risk, none = RISKS.parse({"kind": "early-finish", "factor": 50}), RISKS.parse({})
+    (only,), (first, second) = vanilla.stages.values(), brctc.stages.values()
+    assert (only.epochs, first.epochs, second.epochs) == (200, 150, 50)
+    for stage, middle, final in ((only, none, none), (first, risk, risk), (second, risk, none)):
+        assert weights(stage) == {"middle": 0.09, "final": 0.21, "attention": 0.7}
+        assert (stage.losses["middle"].risk, stage.losses["final"].risk) == (middle, final)
+    assert (only.trim, first.trim, second.trim) == (None, None, TrimConfig(text="translation"))
+    sizes = {"source": 10_000, "translation": 10_000}
+    for recipe in (vanilla, brctc):
+        assert recipe.corpus.languages == pair
+        assert recipe.model.encoder == LegoNNConfig()
+        assert recipe.optimiser == OptimiserConfig(peak_rate=2e-3, warmup_steps=10000)
+        assert recipe.checkpoints.average_of == "best"
+        assert (recipe.decode.method, recipe.decode.beam) == ("attention", 5)
+        for stage in recipe.stages.values():
+            with torch.device("meta"):
+                system = System(recipe.system_of(stage), 10_000, sizes)
+            assert count_parameters(system) == 65_453_089
 
 
 def test_the_online_recipe_of_the_paper():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from brctc.config import KeyedError, Kind, Registry
 from brctc.data.batch import Batch
 from brctc.data.checks import TooLong
+from brctc.models.base import FINAL
 from brctc.models.system import Encoded, System, SystemConfig
 from brctc.train.factors import Factor
 
@@ -54,6 +55,26 @@ class LossConfig(Kind):
     def build(self) -> "Loss":
         """The module that computes it."""
         raise NotImplementedError
+
+
+class HeadLossConfig(LossConfig):
+    """A term on the output of a CTC head."""
+
+    on: str = FINAL
+    """The tap that it is computed on."""
+    text: str = "transcript"
+    """The text that the head predicts."""
+
+    @property
+    def tap(self) -> str | None:
+        return self.on
+
+    @property
+    def ctc_text(self) -> str | None:
+        return self.text
+
+    def check(self, model: SystemConfig) -> None:
+        check_head(model, self.on, self.text)
 
 
 class Forward(NamedTuple):

@@ -7,26 +7,19 @@ from torch import Tensor
 from brctc.data.batch import Padded
 from brctc.data.checks import TooLong
 from brctc.loss import bayes_risk_ctc_loss
-from brctc.models.base import FINAL
-from brctc.models.system import SystemConfig
 from brctc.risk import BayesRisk
 from brctc.train.factors import factor_at
-from brctc.train.losses.base import LOSSES, Forward, Loss, LossConfig, check_head
+from brctc.train.losses.base import LOSSES, Forward, HeadLossConfig, Loss
 from brctc.train.risks import AnyRisk, NoRiskConfig
 
 
 @LOSSES.register
-class CTCConfig(LossConfig):
+class CTCConfig(HeadLossConfig):
     """CTC, plain or with a risk."""
 
     kind: Literal["ctc"] = "ctc"
-    on: str = FINAL
-    """The tap that it is computed on."""
-    text: str = "transcript"
-    """The text that it predicts."""
     risk: AnyRisk = NoRiskConfig()
     """Which alignments are preferred."""
-
     infeasible: Literal["refuse", "skip"] = "refuse"
     """What to do with a text that has more labels than frames: refuse the corpus, with its id; or skip this
     loss for it, and let the others train it. How many there are is in the log."""
@@ -34,17 +27,6 @@ class CTCConfig(LossConfig):
     @property
     def too_long(self) -> TooLong:
         return "counted" if self.infeasible == "skip" else "refused"
-
-    @property
-    def tap(self) -> str | None:
-        return self.on
-
-    @property
-    def ctc_text(self) -> str | None:
-        return self.text
-
-    def check(self, model: SystemConfig) -> None:
-        check_head(model, self.on, self.text)
 
     def factors(self, step: int) -> dict[str, float]:
         return {"risk": factor_at(self.risk.factor, step)}

@@ -7,31 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from brctc.data.batch import Padded
-from brctc.models.base import FINAL
-from brctc.models.system import SystemConfig
-from brctc.train.losses.base import LOSSES, Forward, Loss, LossConfig, check_head
+from brctc.train.losses.base import LOSSES, Forward, HeadLossConfig, Loss
 
 
 @LOSSES.register
-class PeakFirstConfig(LossConfig):
+class PeakFirstConfig(HeadLossConfig):
     """Peak-first regularisation of a CTC output."""
 
     kind: Literal["peak-first"] = "peak-first"
-    on: str = FINAL
-    """The tap that it is computed on."""
-    text: str = "transcript"
-    """Whose CTC head it regularises."""
-
-    @property
-    def tap(self) -> str | None:
-        return self.on
-
-    @property
-    def ctc_text(self) -> str | None:
-        return self.text
-
-    def check(self, model: SystemConfig) -> None:
-        check_head(model, self.on, self.text)
 
     def build(self) -> "PeakFirst":
         return PeakFirst(self)
