@@ -216,7 +216,7 @@ def test_a_system_without_ctc_or_attention_maps_is_shown_all_the_same(trained):
     mute = dataclasses.replace(second, model=dataclasses.replace(second.model, system=system))
     assert "what they give out: brctc.<" in sections.posteriors([first, mute], trained.test, 1)
     assert "no spikes, of: brctc.<" in sections.attention([first, mute], trained.test)
-    with pytest.raises(ValueError, match="no CTC head for transcript"):
+    with pytest.raises(ValueError, match="encoder has no CTC head"):
         look_at(mute.model, trained.test, 0)
     system = copy.deepcopy(second.model.system)
     system.encoder = torch.nn.Identity()

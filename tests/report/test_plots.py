@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from brctc.data import FeatureConfig, Prepared, TokenConfig, Tokenizer, WordTime
-from brctc.models import System, SystemConfig, TrimConfig
+from brctc.models import ConformerConfig, System, SystemConfig, TrimConfig
 from brctc.models.bundle import Model
 from brctc.report.attention import _share, _sources, attention_index, plot_attention
 from brctc.report.pictures import Look, example_indices, look_at, plot_evolution, plot_posteriors
@@ -73,10 +73,10 @@ def test_labels_do_not_cover_one_another():
 
 def test_clock(trained):
     """Frames lie in the middle of what their convolutions see."""
-    columns = input_clock(trained.test, 1)
+    columns = input_clock(trained.test, ConformerConfig(subsampling=1))
     assert columns.unit == "column"
     assert columns.middles(3).tolist() == [0.5, 1.5, 2.5]
-    assert input_clock(trained.test, 4).middles(2).tolist() == [3.5, 7.5]  # 0 to 6, 4 to 10
+    assert input_clock(trained.test, ConformerConfig()).middles(2).tolist() == [3.5, 7.5]  # 0 to 6, 4 to 10
 
 
 def test_posteriors_over_the_input(runs, trained):
