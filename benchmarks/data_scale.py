@@ -207,7 +207,7 @@ def kill_and_resume(manifest: Path, out: Path, whole_s: float) -> int:
     while True:
         child = subprocess.Popen([sys.executable, __file__, "--prepare", str(manifest), str(out)])
         try:
-            child.wait(random.uniform(2.0, max(3.0, 0.4 * whole_s + 2)) if kills < 5 else None)
+            child.wait(random.uniform(2.0, 0.15 * whole_s + 2.5) if kills < 5 else None)
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
         if child.wait() == 0:
