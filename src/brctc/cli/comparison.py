@@ -38,9 +38,9 @@ def compare(recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = 
 
 
 def test_set(recipe: Recipe) -> str:
-    """What trained models are compared on: `test`, or the corpus's first test set; without any, `dev`."""
+    """What trained models are compared on: `test`, or else the corpus's first test set."""
     names = recipe.corpus.test_names()
-    return "test" if "test" in names else next(iter(names), "dev")
+    return "test" if "test" in names else next(iter(names), "test")
 
 
 def choose_workers(ray: str | None, at_once: int | None) -> Workers:
