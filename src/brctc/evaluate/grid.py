@@ -37,7 +37,6 @@ def search_grid(
         raise ValueError("a grid needs examples, ctc_weights and length_rewards")
     pairs = [(weight, reward) for weight in ctc_weights for reward in length_rewards]
     searches = [Search("attention", beam, weight, reward) for weight, reward in pairs]
-    order = [i for group in by_length(prepared, chosen) for i in group]
     groups = by_length(prepared, chosen)
     texts: list[list[str]] = [[] for _ in pairs]
     found = pool.recognize_grid(([prepared_source(prepared, i) for i in group] for group in groups), searches)
@@ -48,7 +47,7 @@ def search_grid(
         if tell is not None:
             tell("searching the grid", len(texts[0]), len(chosen))
     output = pool.recognizer.model.system.config.output
-    references = [prepared.examples[i].texts[output] for i in order]
+    references = [prepared.examples[i].texts[output] for group in groups for i in group]
     points = [
         GridPoint(*pair, metric.measure(references, said)) for pair, said in zip(pairs, texts, strict=True)
     ]

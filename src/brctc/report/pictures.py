@@ -26,6 +26,7 @@ from brctc.report.spikes import (
     input_clock,
     said_spikes,
     target_spikes,
+    token_labels,
 )
 from brctc.report.style import FAINT, INK, LINE, WRONG, colours, new_figure, styled, wrap_title
 
@@ -134,8 +135,7 @@ def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.
     assert isinstance(decoder, AttentionDecoder)
     tokens = torch.tensor([result.tokens], dtype=torch.long, device=model.system.device)
     weights = decoder.attention_weights(memory, tokens)[0].mean((0, 1))[:-1]  # but for the end
-    labels = [model.tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in result.tokens]
-    return weights.float().cpu().numpy(), labels
+    return weights.float().cpu().numpy(), token_labels(result.tokens, model.tokenizer)
 
 
 def _map_height(found: tuple[np.ndarray, list[str]]) -> float:

@@ -93,8 +93,12 @@ def part(table: np.ndarray, tokens: Sequence[int], frames: Sequence[int], tokeni
         for row, k in enumerate(members):
             heights[k] = np.where(nearest == row, table[:, token], 0)
     other = np.clip(table[:, 1:].sum(1) - heights.sum(0), 0, None)
-    labels = [tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in tokens]
-    return Spikes(labels, heights, table[:, 0], other)
+    return Spikes(token_labels(tokens, tokenizer), heights, table[:, 0], other)
+
+
+def token_labels(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """Tokens as a picture shows them: no mark of a word's beginning, and a sign for what is only a space."""
+    return [tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in tokens]
 
 
 def draw_words(axis: Axes, times: Sequence[WordTime], clock: Clock) -> None:
@@ -162,7 +166,9 @@ def spread_labels(
 def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None:
     """The handwritten line, log-mel features or tokens; below, where each word is, in the spikes' colours."""
     if prepared.storage.kind == "text":
-        draw_tokens(axis, source_pieces(prepared, index, model))
+        tokenizer = model.tokenizers[SOURCE]
+        tokens = tokenizer.encode(prepared.examples[index].texts[SOURCE])
+        draw_tokens(axis, token_labels(tokens, tokenizer))
         return
     features, utterance = prepared.features(index).T, prepared.examples[index]
     bare(axis)
@@ -183,22 +189,15 @@ def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None
         axis.barh(-0.15, end - start, 0.12, left=start, color=shade)
 
 
-def source_pieces(prepared: Prepared, index: int, model: Model) -> list[str]:
-    """The tokens of a text as the model reads them."""
-    tokenizer = model.tokenizers[SOURCE]
-    return [tokenizer.pieces[token] for token in tokenizer.encode(prepared.examples[index].texts[SOURCE])]
-
-
-def draw_tokens(axis: Axes, pieces: Sequence[str]) -> None:
+def draw_tokens(axis: Axes, labels: Sequence[str]) -> None:
     """A text, a token in each unit of the axis."""
     bare(axis)
     axis.set_yticks([])
     axis.tick_params(bottom=False, labelbottom=False)
-    axis.set_xlim(0, len(pieces))
+    axis.set_xlim(0, len(labels))
     axis.set_ylim(0, 1)
-    for place, piece in enumerate(pieces):
+    for place, label in enumerate(labels):
         axis.axvspan(place, place + 1, facecolor=FAINT, alpha=0.25 if place % 2 else 0.1, linewidth=0)
-        label = piece.replace("▁", " ").strip() or "␣"
         axis.text(place + 0.5, 0.5, label, color=INK, fontsize=8, rotation=60, ha="center", va="center")
 
 
