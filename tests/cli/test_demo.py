@@ -1,5 +1,6 @@
 """`brctc demo` in small: stopped, continued, complete."""
 
+import json
 import os
 import re
 import signal
@@ -133,8 +134,10 @@ def test_compare_trains_decodes_and_reports(tmp_path):
     assert "The report is exp/report.html" in done.out
     page = (tmp_path / "exp" / "report.html").read_text()
     assert page.index("vanilla") < page.index("brctc")
-    again = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--set", *SMALL)
+    assert json.loads((tmp_path / "exp" / "report.json").read_text())["split"] == "test"
+    again = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--split", "dev", "--set", *SMALL)
     assert again.code == 0, again.err
+    assert json.loads((tmp_path / "exp" / "report.json").read_text())["split"] == "dev"
     for name in ("vanilla", "brctc"):
         assert [record["step"] for record in read_metrics(tmp_path / "exp" / name)][-1] == 10
 

@@ -301,12 +301,12 @@ def test_times_only_when_asked_for(recognizer, files):
 
 
 def test_timer_is_a_system_to_measure(recognizer, files):
-    arrays = [(path.stem, features_of(path)) for path in files]
+    one, two, three = [(path.stem, features_of(path)) for path in files]
     systems = {
         "greedy": recognizer.timer(method="ctc"),
         "wide": recognizer.timer(method="transducer", beam=8),
     }
-    greedy, wide = measure_rtf(systems, arrays, [0.7, 0.5, 0.9], repeats=2)
+    greedy, wide = measure_rtf(systems, [[one], [two, three]], [0.7, 1.4], repeats=2)
     assert greedy.audio_s == pytest.approx(2.1)
     assert wide.decoder_s > greedy.decoder_s > 0
     assert wide.ratio > greedy.ratio == 1

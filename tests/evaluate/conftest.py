@@ -14,7 +14,7 @@ from tests.evaluate.online_toys import online_model, online_split, store
 from tests.train.tiny import PLAIN, tiny_recipe
 
 torch.set_num_threads(1)
-QUICK = EvaluationOptions(repeats=1, rtf_utterances=2, sweep_utterances=1, beams=(2, 4))
+QUICK = EvaluationOptions(repeats=1, rtf_utterances=2, batch=3, sweep_utterances=1, beams=(2, 4))
 
 
 class Trained(NamedTuple):

@@ -109,6 +109,30 @@ def test_times_take_turns(evaluation):
         assert brctc.real_time.ratio == pytest.approx(brctc.real_time.rtf / vanilla.real_time.rtf)
 
 
+def test_batches_are_timed_as_a_whole(trained, evaluation):
+    assert evaluation.batch == 3
+    first, second = (system.batch_time for system in evaluation.systems)
+    assert first.ratio == 1
+    assert second.ratio == pytest.approx(second.rtf / first.rtf)
+    order = sorted(example.duration_s for example in trained.test.examples)
+    count = len(order)
+    places = [quarter * count // 4 - 1 for quarter in (1, 3)]
+    assert first.audio_s == pytest.approx(sum(sum(order[place : place + 3]) for place in places))
+    alone = evaluate_models(trained.models, trained.test, dataclasses.replace(QUICK, batch=1, beams=()))
+    assert [system.batch_time for system in alone.systems] == [None, None]
+
+
+def test_the_recipe_says_the_beam(trained):
+    options = dataclasses.replace(QUICK, limit=1, beams=(), batch=1)
+    method = {name: "ctc-beam" for name in trained.models}
+    found = evaluate_models(trained.models, trained.test, options, methods=method)
+    said = [load_model(path).description["recipe"]["decode"]["beam"] for path in trained.models.values()]
+    assert [system.beam for system in found.systems] == said
+    other = dataclasses.replace(options, beam=said[0] + 1)
+    found = evaluate_models(trained.models, trained.test, other, methods=method)
+    assert found.systems[0].beam == said[0] + 1
+
+
 def test_methods_limit_and_progress(trained):
     told = []
     found = evaluate_models(

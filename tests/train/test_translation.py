@@ -16,7 +16,7 @@ from brctc.train import RecipeError, train
 from tests.train.tiny import ENCODER
 from tests.train.translations import TEXT, mt_recipe, sentences, st_recipe
 
-QUICK = EvaluationOptions(beam=3, repeats=1, rtf_utterances=2, sweep_utterances=1, beams=(2,))
+QUICK = EvaluationOptions(repeats=1, rtf_utterances=2, batch=3, sweep_utterances=1, beams=(2,))
 
 
 @pytest.fixture(scope="module")

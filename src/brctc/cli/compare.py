@@ -13,7 +13,7 @@ from brctc.train import load_recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Train recipes side by side, decode the test set with all of them, and write the report.
+    """Train recipes side by side, decode a test set with all of them, and write the report.
     - Each has a process with one thread, and a GPU of its own where there are some. The first
       recipe is what the others are compared with.
     - Ctrl-C stops; the same command continues, and what is trained is not trained again.
@@ -29,6 +29,8 @@ class Command:
     """YAML files, or recipes that come with brctc by their names; all of one corpus."""
     out: Annotated[Path, arg(metavar="DIR")]
     """Gets a run for each recipe, and the report as report.html and report.json."""
+    split: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the test set)")] = None
+    """What the models are compared on: a test set by its name, or dev of a corpus without one."""
     ray: Ray = None
     """Train on a Ray cluster: its address, "auto" for this machine's, or "local" to start one here."""
     set: Assignments = ()
@@ -43,4 +45,4 @@ class Command:
         chosen = {path.stem: load_recipe(path, changes) for path in paths}
         if len(chosen) < len(paths):
             raise ValueError(f"two recipes have the same file name: {', '.join(map(str, paths))}")
-        compare(chosen, self.out, choose_workers(self.ray, None))
+        compare(chosen, self.out, choose_workers(self.ray, None), self.split)

@@ -15,8 +15,11 @@ from brctc.train.local import LocalWorkers
 STOPPED = "stopped\nThe same command continues."
 
 
-def compare(recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None) -> None:
-    """Everything from the corpus to the report, for recipes by the names of their runs."""
+def compare(
+    recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None, split: str | None = None
+) -> None:
+    """Everything from the corpus to the report, for recipes by the names of their runs. `split` is what they
+    are compared on; by default the test set."""
     started = time.monotonic()
     first = next(iter(recipes.values()))
     for name, recipe in recipes.items():
@@ -24,7 +27,7 @@ def compare(recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = 
             raise ValueError(f"{name} has another corpus or other features than {next(iter(recipes))}")
     try:
         prepare_corpus_of(first)
-        split = test_set(first)
+        split = split or test_set(first)
         Prepared(first.corpus.prepared, split)  # before hours of training: there is something to decode
         train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:

@@ -30,7 +30,7 @@ class Command:
     """A directory that `brctc prepare` or `brctc train` has written."""
     split: str = "test"
     """The split to decode."""
-    beam: int = 10
+    beam: Annotated[int | None, arg(help_behavior_hint="(default: the recipe's)")] = None
     """Hypotheses that a search keeps; greedy ones keep one."""
     limit: Limit = None
     """Decode so many utterances, spread over the split."""
@@ -38,6 +38,8 @@ class Command:
     """How often an utterance is timed; the median counts."""
     beams: Annotated[tuple[int, ...], arg(metavar="INT ...")] = BEAMS
     """Other sizes of the beam whose speed is measured."""
+    batch: int = 32
+    """Examples of the batches whose speed is measured, beside that of one alone; 1 for none."""
     jobs: Processes = 1
     """Processes that decode, where there is no GPU; speed is measured in one."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("evaluation.json")
@@ -46,7 +48,9 @@ class Command:
     def run(self) -> None:
         """Measures, writes and shows it."""
         check_file(self.out)
-        options = EvaluationOptions(self.beam, self.limit, self.repeats, beams=self.beams, jobs=self.jobs)
+        options = EvaluationOptions(
+            self.beam, self.limit, self.repeats, batch=self.batch, beams=self.beams, jobs=self.jobs
+        )
         models, corpus = open_models(self.runs, self.prepared, self.split)
         with progress_bars() as progress:
             evaluation = evaluate_models(models, corpus, options, progress=progress)

@@ -153,13 +153,13 @@ class Recognizer:
                     known[text] = tokenizer.decode(found.tokens)
         return said
 
-    def timer(self, **options: Any) -> Callable[[Source], tuple[float, float]]:
-        """A system for `brctc.evaluate.measure_rtf`: (encoder_s, decoder_s) of one source, with the
-        options of `recognize`."""
+    def timer(self, **options: Any) -> Callable[[Sequence[Source]], tuple[float, float]]:
+        """A system for `brctc.evaluate.measure_rtf`: (encoder_s, decoder_s) of sources that are searched as
+        one batch, with the options of `recognize`."""
 
-        def run(source: Source) -> tuple[float, float]:
-            (result,) = self.recognize([source], times=False, **options)
-            return result.encoder_s, result.decoder_s
+        def run(sources: Sequence[Source]) -> tuple[float, float]:
+            results = self.recognize(sources, times=False, batch_size=len(sources), **options)
+            return sum(result.encoder_s for result in results), sum(result.decoder_s for result in results)
 
         return run
 

@@ -1,6 +1,6 @@
 """Decodes a test set with several systems: how good, how short, how fast."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,14 @@ from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread
 from brctc.evaluate.defaults import metrics_of
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
 from brctc.evaluate.metrics import MetricConfig
-from brctc.evaluate.real_time import RealTime, measure_rtf
+from brctc.evaluate.real_time import RealTime
 from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
+from brctc.evaluate.timing import Clock, is_heard
 from brctc.models import Model, TrimConfig, count_parameters
 
+BEAM = 10
 BEAMS = (2, 3, 4, 5, 6, 8, 10, 12, 15)
+COUNTS = ("limit", "repeats", "rtf_utterances", "batch", "sweep_utterances", "jobs", "beam")
 OWN_DATA = ("manifests", "text-pairs")
 """Kinds of corpora that have no name of their own."""
 
@@ -29,14 +32,16 @@ OWN_DATA = ("manifests", "text-pairs")
 class EvaluationOptions:
     """How much is measured."""
 
-    beam: int = 10
-    """Of all searches but greedy ones."""
+    beam: int | None = None
+    """Of all searches but greedy ones; by default as a model's recipe says, or 10."""
     limit: int | None = None
     """Decode so many examples, spread over the split; all by default."""
     repeats: int = 3
     """How often each example is timed; the median counts."""
     rtf_utterances: int = 20
     """So many are timed, one by one, all systems taking turns."""
+    batch: int = 32
+    """Two batches of so many, of short and of long examples, are timed as a whole; 1 for none."""
     beams: tuple[int, ...] = BEAMS
     """Other sizes of the beam whose speed is measured; greedy searches become beam searches."""
     sweep_utterances: int = 5
@@ -45,7 +50,7 @@ class EvaluationOptions:
     """Processes that decode, where there is no GPU. Speed is measured in one."""
 
     def __post_init__(self) -> None:
-        for name in ("limit", "repeats", "rtf_utterances", "sweep_utterances", "jobs", "beam", "beams"):
+        for name in (*COUNTS, "beams"):
             given = getattr(self, name)
             for count in given if isinstance(given, tuple) else (given,):
                 if count is not None and count < 1:
@@ -90,11 +95,14 @@ def evaluate_models(
         chosen = spread_indices(len(prepared), options.limit)
         outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
         factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
-        timed = _time([(arm, arm.options) for arm in arms], prepared, options, "timing", tell)
-        swept = _sweep(arms, prepared, options, tell)
-    results = [
-        arm.result(factor, real_time) for arm, factor, real_time in zip(arms, factors, timed, strict=True)
-    ]
+        clock = Clock(prepared, options.repeats, tell)
+        searches = [(arm, arm.options) for arm in arms]
+        one_by_one = [[i] for i in spread_indices(len(prepared), options.rtf_utterances)]
+        timed = clock.time(searches, one_by_one, "timing")
+        together = clock.time_batches(searches, options.batch)
+        swept = _sweep(arms, clock, options)
+    found = zip(arms, factors, timed, together, strict=True)
+    results = [arm.result(factor, alone, batched) for arm, factor, alone, batched in found]
     output = arms[0].model.system.config.output
     return Evaluation(
         corpus=_corpus(arms[0].model, prepared),
@@ -105,16 +113,12 @@ def evaluate_models(
         rtf_utterances=min(options.rtf_utterances, len(prepared)),
         sweep_utterances=min(options.sweep_utterances, len(prepared)),
         repeats=options.repeats,
+        batch=options.batch,
         systems=_scored(results, [prepared.examples[i].texts[output] for i in chosen], outputs, measured),
         sweep=swept,
         machine=describe_machine(),
         time_per="second" if is_heard(prepared) else "sentence",
     )
-
-
-def is_heard(prepared: Prepared) -> bool:
-    """Whether its examples have a duration: texts have none, and are timed by the sentence."""
-    return prepared.storage.kind != "text"
 
 
 def _scored(
@@ -147,9 +151,9 @@ class _Arm:
         self.model = self.pool.recognizer.model
         decode: dict[str, Any] = self.model.description.get("recipe", {}).get("decode", {})
         self.method = choose_search(method or decode.get("method"), self.model.system.config)
-        self.options = {"method": self.method, "beam": options.beam} | {
-            key: decode[key] for key in ("ctc_weight", "length_reward") if key in decode
-        }
+        given = {} if options.beam is None else {"beam": options.beam}
+        known = {key: decode[key] for key in ("beam", "ctc_weight", "length_reward") if key in decode}
+        self.options = {"method": self.method, "beam": BEAM} | known | given
 
     @property
     def rule(self) -> TrimConfig | None:
@@ -187,7 +191,7 @@ class _Arm:
             tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
 
-    def result(self, factor: DownSampling, real_time: RealTime) -> SystemResult:
+    def result(self, factor: DownSampling, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
         """What is known of the system but its scores."""
         description = self.model.description
         return SystemResult(
@@ -204,57 +208,20 @@ class _Arm:
             differences={},
             down_sampling=factor,
             real_time=real_time,
+            batch_time=batch_time,
         )
 
 
-def _sweep(
-    arms: Sequence[_Arm], prepared: Prepared, options: EvaluationOptions, tell: Progress
-) -> tuple[BeamPoint, ...]:
+def _sweep(arms: Sequence[_Arm], clock: Clock, options: EvaluationOptions) -> tuple[BeamPoint, ...]:
     searches = [(arm, arm.beam_options(size)) for size in options.beams for arm in arms]
     if not searches:
         return ()
-    fewer = replace(options, rtf_utterances=options.sweep_utterances)
-    timed = _time(searches, prepared, fewer, "beam sweep", tell)
+    one_by_one = [[i] for i in spread_indices(len(clock.prepared), options.sweep_utterances)]
+    timed = clock.time(searches, one_by_one, "beam sweep")
     return tuple(
         BeamPoint(arm.name, search["method"], search["beam"], point)
         for (arm, search), point in zip(searches, timed, strict=True)
     )
-
-
-def _time(
-    searches: Sequence[tuple[_Arm, dict[str, Any]]],
-    prepared: Prepared,
-    options: EvaluationOptions,
-    what: str,
-    tell: Progress,
-) -> list[RealTime]:
-    """All searches in one run, taking turns; ratios are to the first one with the same beam."""
-    chosen = spread_indices(len(prepared), options.rtf_utterances)
-    sources = [prepared_source(prepared, i) for i in chosen]
-    durations_s = [prepared.examples[i].duration_s if is_heard(prepared) else 1.0 for i in chosen]
-    total = len(searches) * len(sources) * (options.repeats + 1)
-    done = 0
-
-    def timer(arm: _Arm, search: dict[str, Any]) -> Callable[[Any], tuple[float, float]]:
-        run = arm.pool.recognizer.timer(**search)
-
-        def timed(source: Any) -> tuple[float, float]:
-            nonlocal done
-            seconds = run(source)
-            done += 1
-            tell(what, done, total)
-            return seconds
-
-        return timed
-
-    systems = {str(i): timer(arm, search) for i, (arm, search) in enumerate(searches)}
-    measured = measure_rtf(systems, sources, durations_s, options.repeats)
-    baseline: dict[int, float] = {}
-    found = []
-    for (arm, search), row in zip(searches, measured, strict=True):
-        first = baseline.setdefault(search["beam"], row.rtf)
-        found.append(row._replace(name=arm.name, ratio=row.rtf / first))
-    return found
 
 
 def _risk(model: Model) -> str:

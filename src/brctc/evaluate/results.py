@@ -46,6 +46,9 @@ class SystemResult:
     down_sampling: DownSampling
     """What trimming keeps, or would keep of a system that does not trim; all, if it cannot be trimmed."""
     real_time: RealTime
+    """Of one example alone."""
+    batch_time: RealTime | None = None
+    """Of an example in a batch."""
 
 
 class TimeUnit(NamedTuple):
@@ -91,6 +94,8 @@ class Evaluation:
     machine: dict[str, str]
     time_per: Literal["second", "sentence"] = "second"
     """What times are of: a second of input, or, where that has no duration, a sentence."""
+    batch: int = 1
+    """Examples of a batch whose time was measured; 1 if none was."""
 
     @property
     def time_unit(self) -> TimeUnit:

@@ -66,8 +66,16 @@ The paper's columns are its own results with large models on large corpora (time
 line, the changes do. The difference to {first} is paired: both are judged on the
 same resampled utterances. Times: seconds of computation per {evaluation.time_per}{of_input}, one thread,
 batch of one, medians of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
-turns.{_clock_note(evaluation)}</p>
+turns.{_batch_note(evaluation)}{_clock_note(evaluation)}</p>
 """
+
+
+def _batch_note(evaluation: Evaluation) -> str:
+    """How batches were timed."""
+    if evaluation.batch == 1:
+        return ""
+    return f""" In batches: two of at most {evaluation.batch}, of short and of long ones. There the machine
+computes, where one alone mostly waits for the next operation to be called, so what is cut off counts more."""
 
 
 def _better(evaluation: Evaluation) -> str:

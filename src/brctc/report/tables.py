@@ -169,6 +169,7 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
             lambda p: f"{p.time[1] / p.time[0] - 1:+.0%}",
             compares=True,
         ),
+        *_batch_measures(evaluation),
         Measure(
             "search",
             lambda s: s.method if s.beam is None else f"{s.method}, beam {s.beam}",
@@ -177,6 +178,25 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
         Measure("risk at the end", lambda s: s.risk, lambda p: f"early-finish {p.risk:g}"),
         Measure("parameters", lambda s: f"{s.parameters / 1e6:.2f} M"),
         Measure("training", _training, lambda p: f"{p.epochs} epochs"),
+    ]
+
+
+def _batch_measures(evaluation: Evaluation) -> list[Measure]:
+    """Of systems that were timed in batches."""
+    if any(system.batch_time is None for system in evaluation.systems):
+        return []
+    first, unit = evaluation.systems[0].name, evaluation.time_unit
+
+    def seconds(system: SystemResult) -> str:
+        return _rtf(system.batch_time.rtf) if system.batch_time else NOTHING
+
+    def change(system: SystemResult) -> str:
+        timed = system.batch_time
+        return f"{timed.ratio - 1:+.0%}" if timed and system.differences else NOTHING
+
+    return [
+        Measure(f"{unit.short} in batches of {evaluation.batch}", seconds),
+        Measure(f"  against {first}", change, compares=True),
     ]
 
 
