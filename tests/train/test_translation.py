@@ -5,6 +5,7 @@ import json
 import pytest
 
 from brctc.data import Prepared, Row, write_manifest
+from brctc.data.subsampling import subsampled_frames
 from brctc.decode import Recognizer
 from brctc.decode.methods import Search
 from brctc.decode.pool import RecognizerPool
@@ -54,6 +55,15 @@ def test_the_log_has_an_accuracy(mt):
     found = [line["dev_accuracy"] for line in lines if "dev_accuracy" in line]
     assert len(found) == 5
     assert all(0 <= value <= 1 for value in found)
+
+
+def test_the_log_says_what_trimming_would_keep(mt, st):
+    """Also in the first stage, which does not trim yet: the CTC there is of the text that will decide."""
+    for folder in (mt, st):
+        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+        found = [line["dev_factor"] for line in lines if line["stage"] == "first" and "dev_factor" in line]
+        assert found
+        assert all(0 < value <= 1 for value in found)
 
 
 def test_texts_are_sources(mt):
@@ -131,6 +141,10 @@ def test_speech_translation_is_trained_and_measured(st):
     evaluation = evaluate_models({"st": st / "run" / "model"}, Prepared(st / "prepared", "test"), QUICK)
     assert list(evaluation.metrics) == ["bleu", "chrf"]
     assert evaluation.time_per == "second"
+    heard = Prepared(st / "prepared", "test").examples
+    frames = [subsampled_frames(example.num_frames, 4) for example in heard]
+    words = sum(len(example.texts["transcript"].split()) for example in heard)
+    assert evaluation.systems[0].down_sampling.oracle == pytest.approx(words / sum(frames))
     recognizer = Recognizer.from_directory(st / "run" / "model")
     (result,) = recognizer.recognize([st / "test-0.wav"], beam=3, others=True)
     assert list(result.others) == ["transcript"]

@@ -158,9 +158,7 @@ class _Arm:
     @property
     def rule(self) -> TrimConfig | None:
         """The model's own rule for trimming, or the usual one; None if it cannot be trimmed."""
-        system = self.model.system.config
-        rule = self.model.trim or TrimConfig.model_validate({"text": system.output})
-        return rule if system.encoder.trims_at is not None and rule.text in system.heads else None
+        return self.model.system.config.trim_rule(self.model.trim)
 
     def beam_options(self, beam: int) -> dict[str, Any]:
         """For a search with so large a beam."""
@@ -175,8 +173,9 @@ class _Arm:
     @torch.inference_mode()
     def down_sampling(self, prepared: Prepared, chosen: Sequence[int], tell: Progress) -> DownSampling:
         """What the model's own rule for trimming keeps, or the usual one would; all frames of an encoder that
-        cannot be trimmed."""
+        cannot be trimmed. Labels are of the text that decides."""
         model, tap = self.model, self.model.watched_tap
+        text = model.watched_text or model.system.config.output
         before: list[int] = []
         after: list[int] = []
         labels: list[int] = []
@@ -186,8 +185,8 @@ class _Arm:
             lengths = encoded.taps[tap].lengths
             before += lengths.tolist()
             after += (encoded.kept_lengths(tap, self.rule) if self.rule else lengths).tolist()
-            texts = [prepared.examples[i].texts[model.system.config.output] for i in group]
-            labels += [len(model.tokenizer.encode(text)) for text in texts]
+            texts = [prepared.examples[i].texts[text] for i in group]
+            labels += [len(model.tokenizers[text].encode(said)) for said in texts]
             tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
 

@@ -58,12 +58,8 @@ class Model:
 
     @property
     def watched_text(self) -> str | None:
-        """The text that CTC predicts there: the one that decides what is trimmed, or the text of decoding, or
-        else any that the encoder itself predicts; None if there is none."""
-        config = self.system.config
-        below = [text for text, head in config.heads.items() if head.on in config.encoder.taps]
-        wanted = self.trim.text if self.trim is not None else config.output
-        return wanted if wanted in below else next(iter(below), None)
+        """The text that CTC predicts there; None if there is none."""
+        return self.system.config.watched_text(self.trim)
 
 
 def save_model(

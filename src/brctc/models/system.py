@@ -110,6 +110,20 @@ class SystemConfig(Config):
         }
         return self.model_copy(update=parts)
 
+    def watched_text(self, trim: TrimConfig | None = None) -> str | None:
+        """The text that CTC predicts inside the encoder: the one that decides what is trimmed, or the text of
+        decoding, or else any; None if there is none."""
+        below = [text for text, head in self.heads.items() if head.on in self.encoder.taps]
+        wanted = trim.text if trim is not None else self.output
+        return wanted if wanted in below else next(iter(below), None)
+
+    def trim_rule(self, given: TrimConfig | None = None) -> TrimConfig | None:
+        """How it is trimmed, or would usually be; None if it cannot be."""
+        text = self.watched_text(given)
+        if self.encoder.trims_at is None or text is None:
+            return None
+        return given or TrimConfig.model_validate({"text": text})
+
     @property
     def streaming(self) -> bool:
         """Whether it takes streams."""

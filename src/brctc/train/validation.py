@@ -9,7 +9,7 @@ from brctc.data import Prepared
 from brctc.data.batch import SOURCE, Batch, Padded, pad, source_length
 from brctc.decode.ctc import ctc_greedy
 from brctc.evaluate.error_rate import error_rate, unit_of
-from brctc.models import System, TrimConfig
+from brctc.models import System
 from brctc.models.attention_decoder import AttentionDecoder
 from brctc.models.system import Encoded
 from brctc.train.config import CTCConfig, Stage
@@ -47,7 +47,8 @@ def validate(objective: Objective, run: Run, stage: Stage, step: int) -> dict[st
             tokenizer = run.tokenizers[ctc.text]
             found[name] += [tokenizer.decode(h.tokens) for h in ctc_greedy(*logits)]
         accuracy.add(encoded, batch)
-        kept, frames = kept + _kept(system, encoded, stage), frames + _frames(system, encoded)
+        of_batch = _kept(system, encoded, stage)
+        kept, frames = kept + of_batch[0], frames + of_batch[1]
     counts = []
     for name, ctc in ctcs.items():
         unit = unit_of(run.tokenizers[ctc.text].kind)
@@ -93,16 +94,12 @@ class _Accuracy:
         return {name: counts[2 * i] / counts[2 * i + 1] for i, name in enumerate(self.decoders)}
 
 
-def _kept(system: System, encoded: Any, stage: Stage) -> int:
-    tap = system.config.encoder.trims_at
-    rule = stage.trim or TrimConfig.model_validate({})
-    usable = tap is not None and rule.text in system.config.heads
-    return int(encoded.kept_lengths(tap, rule).sum()) if usable else 0
-
-
-def _frames(system: System, encoded: Any) -> int:
-    tap = system.config.encoder.trims_at
-    return 0 if tap is None else int(encoded.taps[tap].lengths.sum())
+def _kept(system: System, encoded: Encoded, stage: Stage) -> tuple[int, int]:
+    """Frames that trimming keeps or would keep, and all; none of an encoder that cannot be trimmed."""
+    tap, rule = system.config.encoder.trims_at, system.config.trim_rule(stage.trim)
+    if tap is None or rule is None:
+        return 0, 0
+    return int(encoded.kept_lengths(tap, rule).sum()), int(encoded.taps[tap].lengths.sum())
 
 
 def _batches(run: Run) -> Iterator[Batch]:
