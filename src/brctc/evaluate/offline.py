@@ -96,13 +96,8 @@ def evaluate_models(
         outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
         factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
         clock = Clock(prepared, options.repeats, tell)
-        searches = [(arm, arm.options) for arm in arms]
-        one_by_one = [[i] for i in spread_indices(len(prepared), options.rtf_utterances)]
-        timed = clock.time(searches, one_by_one, "timing")
-        together = clock.time_batches(searches, options.batch)
+        results = _timed(arms, factors, clock, options)
         swept = _sweep(arms, clock, options)
-    found = zip(arms, factors, timed, together, strict=True)
-    results = [arm.result(factor, alone, batched) for arm, factor, alone, batched in found]
     output = arms[0].model.system.config.output
     return Evaluation(
         corpus=_corpus(arms[0].model, prepared),
@@ -211,12 +206,22 @@ class _Arm:
         )
 
 
+def _timed(
+    arms: Sequence[_Arm], factors: Sequence[DownSampling], clock: Clock, options: EvaluationOptions
+) -> list[SystemResult]:
+    """What is known of the systems but their scores."""
+    searches = [(arm, arm.options) for arm in arms]
+    alone = clock.time_alone(searches, options.rtf_utterances, "timing")
+    batched = clock.time_batches(searches, options.batch)
+    found = zip(factors, alone, batched, strict=True)
+    return [arm.result(*of_arm) for arm, of_arm in zip(arms, found, strict=True)]
+
+
 def _sweep(arms: Sequence[_Arm], clock: Clock, options: EvaluationOptions) -> tuple[BeamPoint, ...]:
     searches = [(arm, arm.beam_options(size)) for size in options.beams for arm in arms]
     if not searches:
         return ()
-    one_by_one = [[i] for i in spread_indices(len(clock.prepared), options.sweep_utterances)]
-    timed = clock.time(searches, one_by_one, "beam sweep")
+    timed = clock.time_alone(searches, options.sweep_utterances, "beam sweep")
     return tuple(
         BeamPoint(arm.name, search["method"], search["beam"], point)
         for (arm, search), point in zip(searches, timed, strict=True)

@@ -7,7 +7,7 @@ from brctc.data import Prepared
 from brctc.data.batch import source_length
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import prepared_source
-from brctc.evaluate.decoding import Progress
+from brctc.evaluate.decoding import Progress, spread_indices
 from brctc.evaluate.real_time import RealTime, measure_rtf
 
 
@@ -28,7 +28,22 @@ class Clock:
     def __init__(self, prepared: Prepared, repeats: int, tell: Progress) -> None:
         self.prepared, self.repeats, self.tell = prepared, repeats, tell
 
-    def time(self, searches: Searches, groups: Sequence[Sequence[int]], what: str) -> list[RealTime]:
+    def time_alone(self, searches: Searches, count: int, what: str) -> list[RealTime]:
+        """Of each search on so many examples, spread over the split, one by one."""
+        return self._time(searches, [[i] for i in spread_indices(len(self.prepared), count)], what)
+
+    def time_batches(self, searches: Searches, size: int) -> Sequence[RealTime | None]:
+        """Of each search on two batches of so many examples, short ones and long ones, as they are when a
+        whole split is decoded by length; None for all if a batch is one."""
+        if size == 1:
+            return [None] * len(searches)
+        count = len(self.prepared)
+        order = sorted(range(count), key=lambda i: source_length(self.prepared.examples[i]))
+        size = min(size, count)
+        starts = sorted({max(0, min(count - size, quarter * count // 4 - size // 2)) for quarter in (1, 3)})
+        return self._time(searches, [order[start : start + size] for start in starts], "timing batches")
+
+    def _time(self, searches: Searches, groups: Sequence[Sequence[int]], what: str) -> list[RealTime]:
         """Of each search on the examples of every group together; ratios are to the first search with the
         same beam."""
         sources = [[prepared_source(self.prepared, i) for i in group] for group in groups]
@@ -56,17 +71,6 @@ class Clock:
             first = baseline.setdefault(options["beam"], row.rtf)
             found.append(row._replace(name=arm.name, ratio=row.rtf / first))
         return found
-
-    def time_batches(self, searches: Searches, size: int) -> Sequence[RealTime | None]:
-        """Of each search on two batches of so many examples, short ones and long ones, as they are when a
-        whole split is decoded by length; None for all if a batch is one."""
-        if size == 1:
-            return [None] * len(searches)
-        count = len(self.prepared)
-        order = sorted(range(count), key=lambda i: source_length(self.prepared.examples[i]))
-        size = min(size, count)
-        starts = sorted({max(0, min(count - size, quarter * count // 4 - size // 2)) for quarter in (1, 3)})
-        return self.time(searches, [order[start : start + size] for start in starts], "timing batches")
 
     def _duration_s(self, index: int) -> float:
         return self.prepared.examples[index].duration_s if is_heard(self.prepared) else 1.0
