@@ -1,4 +1,4 @@
-// The Python module: both criteria, and what they share.
+// The Python module: both criteria, what they share, and the pitch of features.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -13,6 +13,7 @@ namespace nb = nanobind;
 namespace brctc {
 void bind_ctc(nb::module_&);         // ctc_bindings.cpp
 void bind_transducer(nb::module_&);  // transducer_bindings.cpp
+void bind_pitch(nb::module_&);       // pitch_bindings.cpp
 
 // Whether it is a plain number that is 1: what autograd passes to a loss, nearly always.
 static bool is_one(nb::handle tensor) {
@@ -26,6 +27,7 @@ NB_MODULE(_native, m) {
   using namespace brctc;
   bind_ctc(m);
   bind_transducer(m);
+  bind_pitch(m);
   m.def("is_one", &is_one);
   m.def("learn_tensors", &learn_tensors, nb::arg().none(), nb::arg().none());
   m.def("instruction_set", [] { return std::string(instruction_set()); });

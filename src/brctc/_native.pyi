@@ -1,3 +1,5 @@
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 class Input:
@@ -66,6 +68,13 @@ def weigh(
 ) -> None: ...
 def peaks(log_share: Tensor, tolerance: float, out: Tensor) -> bool: ...
 def best_path(batch: Input, path: int, start: int, end: int, U_max: int, score: int) -> None: ...
+def track_pitch(
+    local: NDArray[np.float64],
+    cost: NDArray[np.float64],
+    factor: float,
+    parents: NDArray[np.int32],
+    best: NDArray[np.int32],
+) -> None: ...
 def instruction_set() -> str: ...
 def poison_memory(on: bool) -> None: ...
 

@@ -15,7 +15,7 @@ import torch
 from rich.cells import cell_len
 
 from brctc.cli import stream
-from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank, load_audio
+from brctc.data import FeatureConfig, TokenConfig, Tokenizer, extract_features, load_audio
 from brctc.decode import StreamingRecognizer
 from brctc.models import ConformerConfig, EmformerConfig, System, SystemConfig, save_model
 from tests.cli.commands import brctc
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
         ("offline", ConformerConfig(first_layers=1, second_layers=1, kernel_size=3, **small)),
     ):
         system = System(SystemConfig(encoder=encoder), 80, {"transcript": tokenizer.size})
-        features = torch.from_numpy(fbank(loud_and_quiet, FeatureConfig()))
+        features = torch.from_numpy(extract_features(loud_and_quiet, FeatureConfig()))
         system.set_statistics(features.mean(0), features.std(0) / 2)
         with torch.no_grad():
             system.heads["transcript"].bias[1] = -100  # it shall say words that it knows

@@ -16,7 +16,7 @@ from brctc.data import (
     Storage,
     TokenConfig,
     Tokenizer,
-    fbank,
+    extract_features,
     prepare_split,
 )
 from brctc.data.audio import change_speed
@@ -202,7 +202,7 @@ def test_frames_of_stored_audio_at_its_speeds(tmp_path, samples):
     assert [example.id for example in heard] == [
         "u_sp0.5", "u_sp0.9", "u_sp0.93", "u", "u_sp1.1", "u_sp1.37", "u_sp2"
     ]  # fmt: skip
-    expected = [len(fbank(change_speed(noise(2)[:samples], speed), CONFIG)) for speed in speeds]
+    expected = [len(extract_features(change_speed(noise(2)[:samples], speed), CONFIG)) for speed in speeds]
     assert [example.num_frames for example in heard] == expected
 
 

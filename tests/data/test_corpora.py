@@ -16,7 +16,7 @@ from brctc.data import (
     PreparationError,
     Prepared,
     TokenConfig,
-    fbank,
+    extract_features,
     load_audio,
     prepare_corpus,
 )
@@ -182,7 +182,7 @@ def test_stored_audio_has_speeds_to_be_heard_at(manifests, tmp_path):
     assert (train.storage.kind, train.storage.speeds) == ("audio", SPEEDS)
     assert dev.storage.speeds == (1.0,)
     assert len(train.examples) == 3
-    expected = fbank(load_audio(tmp_path / "dev" / "2.wav", RATE), FeatureConfig(num_bins=20))
+    expected = extract_features(load_audio(tmp_path / "dev" / "2.wav", RATE), FeatureConfig(num_bins=20))
     np.testing.assert_allclose(dev.features(2), expected, atol=1e-5)
 
 

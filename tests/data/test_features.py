@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from brctc.data import FeatureConfig, fbank
+from brctc.data import FeatureConfig, extract_features
 from brctc.data.features import num_frames
 from tests.data.sounds import noise
 
@@ -44,7 +44,7 @@ def test_equals_the_definition(config, seconds):
     samples = noise(seconds, rate=config.sample_rate)
     length = round(config.sample_rate * config.frame_length_ms / 1000)
     expected = direct_fbank(samples, config.num_bins, config.sample_rate, length, config.shift_samples)
-    found = fbank(samples, config)
+    found = extract_features(samples, config)
     assert found.shape == expected.shape
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-3)
@@ -53,27 +53,34 @@ def test_equals_the_definition(config, seconds):
 @pytest.mark.parametrize("samples", [80, 100, 239, 240, 399, 400, 16000, 16079, 16080])
 def test_number_of_frames(samples):
     config = FeatureConfig()
-    assert len(fbank(noise(1.1)[:samples], config)) == num_frames(samples, config) == (samples + 80) // 160
+    assert (
+        len(extract_features(noise(1.1)[:samples], config))
+        == num_frames(samples, config)
+        == (samples + 80) // 160
+    )
 
 
 def test_a_tone_peaks_in_its_bin():
     samples = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
     centres = np.linspace(mel(20), mel(8000), 82)[1:-1]
-    assert abs(fbank(samples, FeatureConfig())[50].argmax() - np.abs(centres - mel(1000)).argmin()) <= 1
+    assert (
+        abs(extract_features(samples, FeatureConfig())[50].argmax() - np.abs(centres - mel(1000)).argmin())
+        <= 1
+    )
 
 
 def test_silence_is_finite_and_too_little_is_refused():
-    assert np.isfinite(fbank(np.zeros(1600, np.float32), FeatureConfig())).all()
+    assert np.isfinite(extract_features(np.zeros(1600, np.float32), FeatureConfig())).all()
     with pytest.raises(ValueError, match="79 samples make no frame, expected 80 or more"):
-        fbank(np.zeros(79, np.float32), FeatureConfig())
+        extract_features(np.zeros(79, np.float32), FeatureConfig())
     with pytest.raises(ValueError, match="one dimension"):
-        fbank(np.zeros((100, 2), np.float32), FeatureConfig())
+        extract_features(np.zeros((100, 2), np.float32), FeatureConfig())
 
 
 def test_dither_is_the_same_every_time():
     config = FeatureConfig(dither=1e-3)
-    found = fbank(np.zeros(1600, np.float32), config)
-    np.testing.assert_array_equal(found, fbank(np.zeros(1600, np.float32), config))
+    found = extract_features(np.zeros(1600, np.float32), config)
+    np.testing.assert_array_equal(found, extract_features(np.zeros(1600, np.float32), config))
     assert found.std() > 0.1
 
 

@@ -20,7 +20,7 @@ from brctc.data import (
     Storage,
     TokenConfig,
     Tokenizer,
-    fbank,
+    extract_features,
     load_audio,
     pad,
     prepare_split,
@@ -254,7 +254,7 @@ def test_audio_is_played_at_its_speeds_when_it_is_read(recordings):
     for n, (id, cut) in enumerate(zip(batch.ids, found, strict=True)):
         name, _, end = id.partition("_sp")
         samples = load_audio(folder / f"{name[1:]}.wav", 16000)
-        expected = fbank(change_speed(samples, float(end or 1)), FeatureConfig(num_bins=10))
+        expected = extract_features(change_speed(samples, float(end or 1)), FeatureConfig(num_bins=10))
         assert lengths[n] == len(expected)
         np.testing.assert_allclose(features[n, : lengths[n]], expected, atol=1e-5)
         assert abs(num_frames(cut) - len(expected)) <= 1

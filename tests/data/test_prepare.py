@@ -17,7 +17,7 @@ from brctc.data import (
     RowSource,
     Storage,
     TokenConfig,
-    fbank,
+    extract_features,
     load_audio,
     prepare_split,
     write_manifest,
@@ -46,7 +46,9 @@ def test_features_are_those_of_the_audio(good, tmp_path):
         assert example.texts == {"transcript": row.text}
         assert (example.speaker, example.word_times) == (row.speaker, row.word_times)
         assert example.duration_s == pytest.approx(row.duration)
-        expected = fbank(load_audio(row.path, RATE, row.start_sample or 0, row.num_samples), CONFIG)
+        expected = extract_features(
+            load_audio(row.path, RATE, row.start_sample or 0, row.num_samples), CONFIG
+        )
         assert example.num_frames == len(expected)
         np.testing.assert_allclose(found.features(index), expected, atol=0.01)
         np.testing.assert_array_equal(found.features(index), expected.astype(np.float16))
@@ -183,7 +185,7 @@ def test_changed_audio_that_is_wrong_leaves_the_old_split(good, tmp_path):
     new = Prepared(tmp_path / "out", "train")
     assert new.examples[3].num_frames == 21
     np.testing.assert_array_equal(
-        new.features(110), fbank(load_audio(audio[110], RATE), CONFIG).astype(np.float16)
+        new.features(110), extract_features(load_audio(audio[110], RATE), CONFIG).astype(np.float16)
     )
 
 

@@ -18,7 +18,7 @@ from brctc.data import (
     Storage,
     TokenConfig,
     Tokenizer,
-    fbank,
+    extract_features,
     load_audio,
     prepare_split,
     read_manifest,
@@ -136,7 +136,7 @@ def test_a_file_of_unknown_length_is_as_good_as_any(good, tmp_path):
     ]
     assert prepare(rows, tmp_path / "out").examples == 8
     found = Prepared(tmp_path / "out", "train")
-    expected = fbank(load_audio(write(audio / "known.flac", noise(0.5, 7)), RATE), CONFIG)
+    expected = extract_features(load_audio(write(audio / "known.flac", noise(0.5, 7)), RATE), CONFIG)
     np.testing.assert_array_equal(found.features(5), expected.astype(np.float16))
 
 

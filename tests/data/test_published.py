@@ -10,7 +10,7 @@ from brctc.data import (
     FeatureConfig,
     PreparationError,
     Prepared,
-    fbank,
+    extract_features,
     load_audio,
     prepare_corpus,
     read_manifest,
@@ -105,7 +105,7 @@ def test_librispeech(librispeech, tmp_path):
     assert [example.duration_s for example in plain.values()] == [1.0, 2.0, 1.0]
     test = Prepared(tmp_path / "out", "test-clean")
     flac = librispeech / "test-clean" / "4" / "40" / "4-40-0001.flac"
-    expected = fbank(load_audio(flac, RATE), FeatureConfig())
+    expected = extract_features(load_audio(flac, RATE), FeatureConfig())
     np.testing.assert_array_equal(test.features(1), expected.astype(np.float16))
     before = states(tmp_path / "out")
     prepare_corpus(corpus)

@@ -200,7 +200,7 @@ def recordings(tmp_path) -> Path:
 
 def test_stored_audio(recordings):
     """16 bits a sample: features are made of these when they are asked for."""
-    from brctc.data import audio, fbank, load_audio
+    from brctc.data import audio, extract_features, load_audio
 
     found = Prepared(recordings, "train")
     config = FeatureConfig(num_bins=20)
@@ -211,14 +211,14 @@ def test_stored_audio(recordings):
         samples = load_audio(recordings.parent / f"{n}.wav", 16000)
         kept = np.round(np.clip(samples, -1, 1) * 32768).clip(-32768, 32767).astype(np.float32) / 32768
         assert example.num_frames == 30 + 10 * n
-        expected = fbank(kept, config)
+        expected = extract_features(kept, config)
         np.testing.assert_allclose(found.features(n), expected, atol=2e-2 if n == 5 else 1e-6)
         list_file, place = found._places[n]
         np.testing.assert_array_equal(found.load(list_file, place), found.features(n))
         for speed in (0.9, 1.1):
-            played = fbank(audio.change_speed(kept, speed), config)
+            played = extract_features(audio.change_speed(kept, speed), config)
             np.testing.assert_allclose(found.load(list_file, place, speed), played, atol=2e-2)
-        every.append(fbank(samples, config))
+        every.append(extract_features(samples, config))
     mean, std = found.statistics()
     np.testing.assert_allclose(mean, np.concatenate(every).mean(0), atol=1e-4)
     np.testing.assert_allclose(std, np.concatenate(every).std(0), atol=1e-4)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from brctc.data import FeatureConfig, TokenConfig, Tokenizer, fbank, pad
+from brctc.data import FeatureConfig, TokenConfig, Tokenizer, extract_features, pad
 from brctc.models import EmformerConfig, Model, System, SystemConfig
 from tests.data.sounds import RATE, noise
 
@@ -20,7 +20,7 @@ def make_model(seed=0, subsampling=4, dither=0.0, encoder=None):
     tokenizer = Tokenizer.train(["one two", "six"], TokenConfig(kind="char"))
     features = FeatureConfig(num_bins=16, dither=dither)
     system = System(SystemConfig(encoder=encoder), features.num_bins, {"transcript": tokenizer.size})
-    known = torch.from_numpy(fbank(noise(2.0, 9), features))
+    known = torch.from_numpy(extract_features(noise(2.0, 9), features))
     system.set_statistics(known.mean(0), known.std(0))
     return Model(system.eval(), {"transcript": tokenizer}, features, None, {})
 
@@ -35,7 +35,7 @@ def sound(seed=0, seconds=SECONDS):
 
 def runs(model, samples):
     """(token, first frame, last frame) from the offline path itself, frame by frame."""
-    features = torch.from_numpy(fbank(samples, model.features))
+    features = torch.from_numpy(extract_features(samples, model.features))
     with torch.inference_mode():
         path = model.system.encode(pad([features])).logits().values[0].argmax(-1).tolist()
     borders = [0] + [t for t in range(1, len(path)) if path[t] != path[t - 1]] + [len(path)]

@@ -6,7 +6,7 @@ import soundfile
 import torch
 import torch.nn.functional as F
 
-from brctc.data import FeatureConfig, Row, TokenConfig, Tokenizer, fbank, load_audio, pad
+from brctc.data import FeatureConfig, Row, TokenConfig, Tokenizer, extract_features, load_audio, pad
 from brctc.decode import (
     Recognizer,
     attention_beam,
@@ -52,7 +52,7 @@ def files(tmp_path_factory):
 
 
 def features_of(path):
-    return torch.from_numpy(fbank(load_audio(path, RATE), FEATURES))
+    return torch.from_numpy(extract_features(load_audio(path, RATE), FEATURES))
 
 
 def spoken_frames(text):

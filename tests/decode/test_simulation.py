@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from brctc.data import FbankStream, FeatureConfig, fbank, num_samples_heard
+from brctc.data import FeatureConfig, FeatureStream, extract_features, num_samples_heard
 from brctc.decode import RealClock, SimulatedClock, StreamingRecognizer, play
 from tests.data.sounds import RATE, noise
 from tests.decode.test_streaming import make_model, runs, said, sound
@@ -37,7 +37,7 @@ def test_tokens_are_handed_over_when_their_audio_is_there_and_computed(recognize
 def test_features_come_when_their_samples_do(recognizer):
     samples = sound(1)
     wanted = played(recognizer, samples, SimulatedClock())
-    found = played(recognizer, fbank(samples, recognizer.features), SimulatedClock())
+    found = played(recognizer, extract_features(samples, recognizer.features), SimulatedClock())
     assert said(token for token, _ in found) == said(token for token, _ in wanted)
     for (token, _), (other, _) in zip(found, wanted, strict=True):
         # samples come in blocks, so up to one of them is waited for; the last windows reach beyond the end
@@ -52,8 +52,8 @@ def test_samples_under_the_windows(config):
     assert num_samples_heard(0, config) == 0
     for frames in (1, 2, 7, 15):
         heard = num_samples_heard(frames, config)
-        assert len(FbankStream(config).push(samples[:heard])) == frames
-        assert len(FbankStream(config).push(samples[: heard - 1])) == frames - 1
+        assert len(FeatureStream(config).push(samples[:heard])) == frames
+        assert len(FeatureStream(config).push(samples[: heard - 1])) == frames - 1
 
 
 def test_blocks_as_a_microphone_gives_them(recognizer):
@@ -95,7 +95,7 @@ def test_simulated_time():
 
 
 def test_samples_or_features(recognizer):
-    features = torch.from_numpy(fbank(sound(), recognizer.features))
+    features = torch.from_numpy(extract_features(sound(), recognizer.features))
     recognizer.reset()
     recognizer.push(sound())
     with pytest.raises(ValueError, match="the stream began with samples: it takes no features"):

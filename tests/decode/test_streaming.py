@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from brctc.data import FbankStream, FeatureConfig, TokenConfig, Tokenizer, fbank
+from brctc.data import FeatureConfig, FeatureStream, TokenConfig, Tokenizer, extract_features
 from brctc.data.features import _options
 from brctc.decode import Recognizer, StreamingRecognizer, push_together
 from brctc.models import Model, System
@@ -20,7 +20,7 @@ def model():
 
 def offline(model, samples):
     """Tokens, first frames, and where runs end in seconds."""
-    features = fbank(samples, model.features)
+    features = extract_features(samples, model.features)
     (found,) = Recognizer(model).recognize([("x", features)], "ctc-greedy")
     # features have their own duration, in whole frames
     return found.tokens, found.frames, [min(time.end_s, len(samples) / RATE) for time in found.token_times]
@@ -74,7 +74,7 @@ def test_other_frames(subsampling, dither):
 
 
 def fbank_or_nothing(samples, model):
-    stream = FbankStream(model.features)
+    stream = FeatureStream(model.features)
     return np.concatenate([stream.push(samples), stream.finish()])
 
 
@@ -138,9 +138,9 @@ def test_online_features_are_the_offline_ones(config):
         samples = sound(length, 3.0)[:length]
         wanted = at_once(samples, config)
         if len(wanted):
-            np.testing.assert_array_equal(fbank(samples, config), wanted)
+            np.testing.assert_array_equal(extract_features(samples, config), wanted)
         for size in (7, 160, 4001):
-            stream = FbankStream(config)
+            stream = FeatureStream(config)
             parts = [stream.push(samples[first : first + size]) for first in range(0, length, size)]
             np.testing.assert_array_equal(np.concatenate([*parts, stream.finish()]), wanted)
 

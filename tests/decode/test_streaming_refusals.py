@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from brctc.data import fbank
+from brctc.data import extract_features
 from brctc.decode import StreamingRecognizer, push_together
 from brctc.models import ConformerConfig, Model, save_model
 from tests.data.sounds import RATE
@@ -92,7 +92,7 @@ def test_refused_together_is_heard_by_none(model):
 def test_a_model_in_training_hears_nothing():
     """Whatever is pushed or flushed is refused, and counts again when it comes again."""
     model, samples = make_model(), sound(0, 1.5)
-    features = fbank(samples, model.features)
+    features = extract_features(samples, model.features)
     by_samples, by_features = StreamingRecognizer(model), StreamingRecognizer(model)
     found = by_samples.push(samples[:9000])
     found_by_features = by_features.push_features(features[:70])
@@ -118,7 +118,7 @@ def test_a_model_in_training_hears_nothing():
 def test_refused_features_are_not_heard(model):
     """Not even as the first of a stream, which then takes samples or features as it likes."""
     samples = sound(0, 1.5)
-    features = torch.from_numpy(fbank(samples, model.features))
+    features = torch.from_numpy(extract_features(samples, model.features))
     broken = features.clone()
     broken[3, 2] = torch.nan
     cases = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from brctc.data import FeatureConfig, TokenConfig, Tokenizer, WordTime, fbank
+from brctc.data import FeatureConfig, TokenConfig, Tokenizer, WordTime, extract_features
 from brctc.decode import Recognizer
 from brctc.models import EmformerConfig, Model, System, SystemConfig, save_model
 from tests.data.sounds import noise
@@ -20,7 +20,7 @@ def make_model(encoder, tokens="word"):
     torch.manual_seed(2)
     tokenizer = Tokenizer.train(["one two six"], TokenConfig(kind=tokens))
     system = System(SystemConfig(encoder=encoder), FEATURES.num_bins, {"transcript": tokenizer.size})
-    known = torch.from_numpy(fbank(noise(2.0, 9), FEATURES))
+    known = torch.from_numpy(extract_features(noise(2.0, 9), FEATURES))
     system.set_statistics(known.mean(0), known.std(0))
     with torch.no_grad():
         system.heads["transcript"].bias[1] = -100  # it shall say words that it knows
@@ -42,7 +42,7 @@ def online_split(folder, model):
     """What the model says of ten noises, each word 300 ms before the middle of its last frame; the last two
     utterances have no times."""
     recognizer = Recognizer(model)
-    features = [fbank(sound(seed, 4.0 + 0.37 * seed), FEATURES) for seed in range(10)]
+    features = [extract_features(sound(seed, 4.0 + 0.37 * seed), FEATURES) for seed in range(10)]
     examples = {}
     for n, found in enumerate(features):
         stored = found.astype("float16").astype("float32")

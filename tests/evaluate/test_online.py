@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from brctc.data import FeatureConfig, WordTime, fbank
+from brctc.data import FeatureConfig, WordTime, extract_features
 from brctc.evaluate import OnlineEvaluation, evaluate_cells, evaluate_online, evaluate_runs
 from brctc.models import ConformerConfig, Model
 from tests.data.splits import write_split
@@ -56,7 +56,7 @@ def test_to_json_and_back(stored, split):
 
 def test_no_reference_times(stored, tmp_path):
     """A latency needs them, of one utterance at least; one that gets no word right has none either."""
-    features = fbank(sound(), FEATURES)
+    features = extract_features(sound(), FEATURES)
     examples = {"u": ("one", features, None), "v": ("no", features, [WordTime("no", 0.1, 0.2)])}
     split = write_split(tmp_path, "test", examples, feature_config=FEATURES)
     with pytest.raises(ValueError, match=r"none of the 1 utterances of 'test' has word times"):

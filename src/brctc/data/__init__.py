@@ -9,7 +9,7 @@ from brctc.data.augment import AugmentConfig, SpecAugmentConfig, spec_augment, t
 from brctc.data.batch import Batch, Example, Padded, pad
 from brctc.data.checks import LengthCheck
 from brctc.data.corpora import CORPORA, SPEEDS, AudioCorpusConfig, CorpusConfig
-from brctc.data.features import FbankStream, FeatureConfig, fbank, num_samples_heard
+from brctc.data.features import FeatureConfig, FeatureStream, extract_features, num_samples_heard
 from brctc.data.manifest import (
     PreparationError,
     Problem,
@@ -43,7 +43,7 @@ __all__ = [
     "CorpusConfig",
     "Example",
     "ExampleError",
-    "FbankStream",
+    "FeatureStream",
     "FeatureConfig",
     "LengthCheck",
     "Loaded",
@@ -62,7 +62,7 @@ __all__ = [
     "TokenConfig",
     "Tokenizer",
     "WordTime",
-    "fbank",
+    "extract_features",
     "find_reference_times",
     "load_audio",
     "num_samples_heard",

@@ -1,4 +1,4 @@
-"""Log mel filterbank features, the same for training and decoding."""
+"""Log mel filterbank features, and pitch beside them, the same for training and decoding."""
 
 from typing import Annotated
 
@@ -7,6 +7,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from brctc.config import Config
+from brctc.data.pitch import CHANGE_FRAMES, VALUES, PitchStream
+from brctc.data.pitch import num_samples_heard as heard_by_pitch
 
 
 class FeatureConfig(Config):
@@ -18,6 +20,11 @@ class FeatureConfig(Config):
     sample_rate: Annotated[int, Field(ge=1000, le=1_000_000)] = 16000
     dither: Annotated[float, Field(ge=0, le=1)] = 0
     """Standard deviation of noise added to the samples, the same noise for the same audio."""
+    pitch: bool = False
+    """Three more values: voicing, normalised log pitch and its change, by Kaldi's method."""
+    pitch_look_ahead_frames: Annotated[int, Field(ge=CHANGE_FRAMES, le=1000)] | None = None
+    """A frame's pitch is decided so many frames later, in files and in streams alike; by default from the
+    whole utterance, and then there are no streams."""
 
     @model_validator(mode="after")
     def _whole_samples(self) -> "FeatureConfig":
@@ -28,7 +35,14 @@ class FeatureConfig(Config):
                 f"frame_shift_ms {self.frame_shift_ms:g} is not a whole number of samples "
                 f"at {self.sample_rate} Hz"
             )
+        if self.pitch_look_ahead_frames is not None and not self.pitch:
+            raise ValueError("pitch_look_ahead_frames is of pitch, which is not asked for")
         return self
+
+    @property
+    def dim(self) -> int:
+        """Values of a frame."""
+        return self.num_bins + (VALUES if self.pitch else 0)
 
     @property
     def frame_shift_s(self) -> float:
@@ -42,7 +56,7 @@ class FeatureConfig(Config):
 
 
 def num_frames(num_samples: int, config: FeatureConfig) -> int:
-    """How many frames `fbank` makes: frame t is centred on (t + 1/2) shifts, half a shift rounds up."""
+    """How many frames are made: frame t is centred on (t + 1/2) shifts, half a shift rounds up."""
     return (num_samples + config.shift_samples // 2) // config.shift_samples
 
 
@@ -52,14 +66,26 @@ def num_samples_heard(num_frames: int, config: FeatureConfig) -> int:
         return 0
     window = int(config.sample_rate * config.frame_length_ms / 1000)
     middle = (num_frames - 1) * config.shift_samples + config.shift_samples // 2
-    return max(0, middle - window // 2 + window)
+    heard = max(0, middle - window // 2 + window)
+    ahead = config.pitch_look_ahead_frames
+    if not config.pitch or ahead is None:
+        return heard
+    return max(heard, heard_by_pitch(num_frames, config.sample_rate, config.frame_shift_ms, ahead))
 
 
-def fbank(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
-    """(T, num_bins) float32 from mono samples in [-1, 1].
+def check_streams(config: FeatureConfig) -> None:
+    """Refuses features that need the whole utterance."""
+    if config.pitch and config.pitch_look_ahead_frames is None:
+        raise ValueError(
+            "pitch needs the whole utterance: a stream has it with pitch_look_ahead_frames only, such as 10"
+        )
 
-    Kaldi's filterbank with centred frames. In this scale its floor, log 1.2e-7, is about the noise of
-    16-bit samples, so digital silence is no outlier.
+
+def extract_features(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
+    """(T, config.dim) float32 from mono samples in [-1, 1].
+
+    Kaldi's filterbank with centred frames, and pitch behind it. In this scale the filterbank's floor, log
+    1.2e-7, is about the noise of 16-bit samples, so digital silence is no outlier.
     """
     if samples.ndim != 1:
         raise ValueError(f"samples have the shape {samples.shape}, expected one dimension (mono)")
@@ -67,15 +93,50 @@ def fbank(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
     if frames == 0:
         least = config.shift_samples - config.shift_samples // 2
         raise ValueError(f"{len(samples)} samples make no frame, expected {least} or more")
-    stream = FbankStream(config)
+    stream = FeatureStream(config)
     return np.concatenate([stream.push(samples), stream.finish()])
 
 
-class FbankStream:
-    """`fbank` of audio that comes bit by bit: the frames of all pushes and of `finish` are the same.
+class FeatureStream:
+    """`extract_features` of audio that comes bit by bit: all pushes and `finish` give the same frames.
 
-    A frame is there as soon as the samples under its window are. What is kept is less than a window.
+    A frame is there as soon as the samples under its window are, and with pitch its look-ahead. What is kept
+    is little more than that.
     """
+
+    def __init__(self, config: FeatureConfig) -> None:
+        self.config = config
+        self._fbank = FbankStream(config)
+        self._pitch = None
+        if config.pitch:
+            ahead = config.pitch_look_ahead_frames
+            self._pitch = PitchStream(config.sample_rate, config.frame_shift_ms, ahead)
+        self._waiting = [np.empty((0, width), np.float32) for width in (config.num_bins, VALUES)]
+        self._samples = 0
+
+    def push(self, samples: np.ndarray) -> np.ndarray:
+        """(T, config.dim): the frames that the next mono samples complete; T may be 0."""
+        self._samples += len(samples)
+        filtered = self._fbank.push(samples)
+        return filtered if self._pitch is None else self._join(filtered, self._pitch.push(samples))
+
+    def finish(self) -> np.ndarray:
+        """The last frames, whose windows reach beyond the end. Nothing can be pushed behind them."""
+        filtered = self._fbank.finish()
+        if self._pitch is None:
+            return filtered
+        return self._join(filtered, self._pitch.finish(num_frames(self._samples, self.config)))
+
+    def _join(self, *parts: np.ndarray) -> np.ndarray:
+        """The frames that are there of both."""
+        both = [np.concatenate(pair) for pair in zip(self._waiting, parts, strict=True)]
+        ready = min(map(len, both))
+        self._waiting = [part[ready:] for part in both]
+        return np.concatenate([part[:ready] for part in both], axis=1)
+
+
+class FbankStream:
+    """The filterbank of audio that comes bit by bit."""
 
     def __init__(self, config: FeatureConfig) -> None:
         self.config = config

@@ -11,7 +11,7 @@ import numpy as np
 from brctc.data.audio import change_speed, resample
 from brctc.data.batch import Example
 from brctc.data.checks import LabelCounts, LengthCheck
-from brctc.data.features import fbank, num_frames
+from brctc.data.features import extract_features, num_frames
 from brctc.data.manifest import Problem
 from brctc.data.shards import ShardWriter
 from brctc.data.source import ExampleError, Loaded, Source, Storage, at_speed
@@ -152,7 +152,7 @@ def _play(job: ShardJob, made: _Made, report: ShardReport) -> None:
             problems.append(Problem(example.id, str(error)))
             continue
         if storage.kind == "features" and (job.skip_bad or not report.problems + problems):
-            features = fbank(played, config)
+            features = extract_features(played, config)
             _check_features(storage, example.id, features)
             made.examples.append((example, features))
     if storage.kind == "audio" and not problems:  # it is heard at all speeds, or at none
@@ -178,7 +178,7 @@ def _write(
         assert config is not None, "audio has a feature config"
         writer.add_audio(example, data, config.sample_rate)
         if len(measured) < MEASURED_OF_AUDIO:
-            measured.append(Statistics.of(fbank(data, config)))
+            measured.append(Statistics.of(extract_features(data, config)))
 
 
 def _count(example: Example, made: _Made, storage: Storage, report: ShardReport) -> None:

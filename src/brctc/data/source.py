@@ -92,7 +92,7 @@ class Storage:
     ) -> "Storage":
         """Storage for recordings."""
         check_speeds(speeds)
-        return Storage(kind, features, features.num_bins, features.frame_shift_s, tuple(speeds))
+        return Storage(kind, features, features.dim, features.frame_shift_s, tuple(speeds))
 
 
 def check_speeds(speeds: Sequence[float]) -> None:

@@ -24,7 +24,7 @@ from brctc.config import describe_problems
 from brctc.data.audio import change_speed, decode_audio, length_at_speed
 from brctc.data.batch import Example
 from brctc.data.description import FORMAT, Description
-from brctc.data.features import FeatureConfig, fbank, num_frames
+from brctc.data.features import FeatureConfig, extract_features, num_frames
 from brctc.data.prepare import check_split_name
 from brctc.data.shards import (
     Place,
@@ -134,7 +134,7 @@ class Prepared:
                 return read_array(data)
             config = self.storage.features
             assert config is not None, "audio has a feature config"
-            return fbank(change_speed(decode_audio(data, list_file), speed), config)
+            return extract_features(change_speed(decode_audio(data, list_file), speed), config)
         except (OSError, ValueError) as error:
             where = f"the data of {list_file} at byte {place.offset}"
             raise ValueError(f"{where} cannot be read: {error}") from None

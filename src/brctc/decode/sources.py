@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data import Prepared, Row, fbank, load_audio
+from brctc.data import Prepared, Row, extract_features, load_audio
 from brctc.data.batch import SOURCE
 from brctc.data.checks import text_problems
 from brctc.data.manifest import id_problem
@@ -96,7 +96,7 @@ def _read_audio(name: str, path: Path, model: Model, start: int = 0, num_samples
         raise ValueError(f"{path}: the model takes features that are not made of audio: give (id, features)")
     samples = load_audio(path, config.sample_rate, start, num_samples)
     try:
-        features = fbank(samples, config)
+        features = extract_features(samples, config)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Input(name, torch.from_numpy(features), len(samples) / config.sample_rate)

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brctc.data import FbankStream, num_samples_heard
+from brctc.data import FeatureStream, num_samples_heard
 from brctc.data.audio import sample_problem
+from brctc.data.features import check_streams
 from brctc.decode.ctc import best_classes
 from brctc.decode.recognizer import NO_CLOCK, check_model
 from brctc.decode.times import frame_clock
@@ -63,6 +64,7 @@ class StreamingRecognizer:
         check_model(model)
         if model.features is None:
             raise ValueError(f"{NO_CLOCK}; a stream is made of audio")
+        check_streams(model.features)
         self.model = model
         self.sample_rate = model.features.sample_rate
         self.features = model.features
@@ -77,7 +79,7 @@ class StreamingRecognizer:
 
     def reset(self) -> None:
         """Begins a new stream; what is left of the old one is dropped."""
-        self._fbank = FbankStream(self.features)
+        self._features = FeatureStream(self.features)
         self._stream = EncoderStream(self.model.system)
         self._samples = 0
         self._given_frames = 0  # features that were pushed instead of samples
@@ -98,12 +100,12 @@ class StreamingRecognizer:
 
     def accept(self, samples: np.ndarray) -> EncoderStream:
         """Hears checked samples; returns the stream whose frames can be read now."""
-        self._stream.push(torch.from_numpy(self._fbank.push(samples)))
+        self._stream.push(torch.from_numpy(self._features.push(samples)))
         self._samples += len(samples)
         return self._stream
 
     def push_features(self, features: Tensor | np.ndarray) -> list[StreamedToken]:
-        """`push` for features that are there already: the next (T, F), as `brctc.data.fbank` makes them.
+        """`push` for features that are there already: the next (T, F), of `brctc.data.extract_features`.
 
         The samples under their windows count as heard. A stream takes either samples or features.
         """
@@ -121,7 +123,7 @@ class StreamingRecognizer:
     def flush(self) -> list[StreamedToken]:
         """The audio ends here: the last tokens. No push can follow, but `reset`."""
         self._check_open()
-        self._stream.push(torch.from_numpy(self._fbank.finish()))
+        self._stream.push(torch.from_numpy(self._features.finish()))
         self._stream.finish()
         fired = self.fire(self._stream.read().logits)
         self._end_run()

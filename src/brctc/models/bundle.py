@@ -125,7 +125,7 @@ class Saved(Config):
     def _parts_fit(self) -> "Saved":
         if self.system.output not in self.tokenizers:
             raise KeyedError("tokenizers", f"there is no tokenizer of {self.system.output!r}")
-        if self.features is not None and self.features.num_bins != self.input_size:
+        if self.features is not None and self.features.dim != self.input_size:
             raise KeyedError("features.num_bins", f"the system takes {self.input_size} features")
         if self.trim is not None and self.system.encoder.trims_at is None:
             raise KeyedError("trim", f"an encoder of kind {self.system.encoder.kind} cannot be trimmed")

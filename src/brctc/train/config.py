@@ -8,6 +8,7 @@ from brctc.config import Config, Count, KeyedError, Positive, Share
 from brctc.data import AugmentConfig, FeatureConfig, TokenConfig
 from brctc.data.batch import SOURCE
 from brctc.data.corpora.base import AnyCorpus
+from brctc.data.features import check_streams
 from brctc.data.sampling import BatchConfig, CurriculumConfig
 from brctc.decode.methods import decoder_of
 from brctc.evaluate.metrics import AnyMetric
@@ -257,6 +258,11 @@ class Recipe(Config):
             raise KeyedError("features", f"{kind} is not audio: it has none to choose")
         if audio and self.features is None:
             raise KeyedError("features", "missing; audio needs them")
+        if self.model.streaming and self.features is not None:
+            try:
+                check_streams(self.features)
+            except ValueError as error:
+                raise KeyedError("features.pitch_look_ahead_frames", str(error)) from None
         takes = self.model.encoder.input
         if (self.corpus.input == "text") != (takes == "tokens"):
             given = "text" if self.corpus.input == "text" else "no text"
