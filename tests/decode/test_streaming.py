@@ -187,7 +187,7 @@ def test_state_does_not_grow(model):
         kept = [*recognizer._stream.state, *recognizer._stream._portions]
         assert sum(part.untyped_storage().nbytes() for part in kept) <= state + waiting
         with pytest.raises((IndexError, RuntimeError, ValueError)):  # the features were dropped
-            recognizer._fbank._computer.get_frame(recognizer._fbank._frames - 1)
+            recognizer._features._fbank._computer.get_frame(recognizer._features._fbank._frames - 1)
     assert recognizer.heard_s == 60
 
 

@@ -33,10 +33,14 @@ def sentences(lengths) -> Padded:
     return pad([torch.randint(WORDS, (length,), generator=generator) for length in lengths])
 
 
+ORDERS = pytest.mark.parametrize("order", ["tokens", "copies"])
+
+
+@ORDERS
 @pytest.mark.parametrize("rate", [1, 2, 3, 5])
-def test_up_sampled_lengths_are_exact(rate):
+def test_up_sampled_lengths_are_exact(rate, order):
     """Every length, alone and in batches: `rate` frames of each token, whatever the padding."""
-    system = legonn_system(up_sampling=rate)
+    system = legonn_system(up_sampling=rate, order=order)
     config = system.config.encoder
     for lengths in [*([length] for length in range(1, 13)), [1, 12], [7, 3, 7, 1], list(range(1, 9))]:
         encoded = system.encode(sentences(lengths))
@@ -48,10 +52,11 @@ def test_up_sampled_lengths_are_exact(rate):
         assert encoded.logits().values.shape == (len(lengths), rate * max(lengths), CLASSES)
 
 
+@ORDERS
 @pytest.mark.parametrize("middle_layers", [0, 1])
 @pytest.mark.parametrize("trim", [None, TRIM], ids=["whole", "trimmed"])
-def test_alone_as_in_a_batch(trim, middle_layers):
-    system = legonn_system(middle_layers=middle_layers)
+def test_alone_as_in_a_batch(trim, middle_layers, order):
+    system = legonn_system(middle_layers=middle_layers, order=order)
     source = sentences([6, 2, 4])
     together = system.encode(source, trim)
     if trim:
@@ -63,16 +68,21 @@ def test_alone_as_in_a_batch(trim, middle_layers):
             torch.testing.assert_close(one_of(together.taps[tap], n).values, own.taps[tap].values)
 
 
-def test_a_frame_is_of_its_token():
-    """Behind the up-sampling, before any layer that mixes: frames 3 t to 3 t + 2 depend on token t alone."""
-    encoder = legonn_system().encoder
-    x = torch.randn(1, 5, 12, dtype=torch.double, requires_grad=True)
-    frames, lengths = encoder._up_sample(x, torch.tensor([5]))
-    assert lengths.tolist() == [15]
-    for frame in range(15):
-        (gradient,) = torch.autograd.grad(frames[0, frame].sum(), x, retain_graph=True)
-        assert gradient[0].abs().sum(1).gt(0).nonzero().flatten().tolist() == [frame // 3]
-    assert not torch.allclose(frames[0, 0], frames[0, 1])  # the frames of a token differ
+@ORDERS
+def test_a_frame_is_of_its_token(order):
+    """Before any layer that mixes, frames 3 t to 3 t + 2 depend on token t alone; in copies of L tokens, the
+    frames t, L + t and 2 L + t do."""
+    encoder = legonn_system(order=order).encoder
+    x = torch.randn(2, 5, 12, dtype=torch.double, requires_grad=True)
+    frames, lengths = encoder._up_sample(x, torch.tensor([5, 4]))
+    assert lengths.tolist() == [15, 12]
+    for n, size in enumerate((5, 4)):
+        for frame in range(3 * size):
+            (gradient,) = torch.autograd.grad(frames[n, frame].sum(), x, retain_graph=True)
+            token = frame // 3 if order == "tokens" else frame % size
+            assert gradient.abs().sum(2).gt(0).nonzero().tolist() == [[n, token]]
+    same = (0, 1) if order == "tokens" else (0, 5)
+    assert not torch.allclose(frames[0, same[0]], frames[0, same[1]])  # the frames of a token differ
 
 
 def test_trimming_keeps_the_beginning():

@@ -54,6 +54,9 @@ class LegoNNConfig(EncoderConfig):
     """Behind that tap, on what trimming leaves."""
     up_sampling: Annotated[int, Field(ge=1, le=100)] = 3
     """Frames that come of a token."""
+    order: Literal["tokens", "copies"] = "tokens"
+    """What stands side by side: the frames of a token, or a frame of every token, one copy of the sequence
+    behind the other."""
     dropout: float = Field(0.3, ge=0, lt=1)
 
     @model_validator(mode="after")
@@ -74,7 +77,7 @@ class LegoNNEncoder(Encoder):
 
     def __init__(self, config: LegoNNConfig, vocab_size: int) -> None:
         super().__init__()
-        dim, self.up_sampling = config.dim, config.up_sampling
+        dim, self.up_sampling, self.order = config.dim, config.up_sampling, config.order
         self.embedding = nn.Embedding(vocab_size, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         self.dropout = Dropout(config.dropout)
@@ -97,8 +100,13 @@ class LegoNNEncoder(Encoder):
         return Padded(self.dropout(x + frame_positions(x.shape[1], x)), source.lengths)
 
     def _up_sample(self, x: Tensor, lengths: Tensor) -> Padded:
-        """(N, T, D) to (N, R T, D): frame R t + r is of token t."""
+        """(N, T, D) to (N, R T, D): frame R t + r is of token t; in copies of L tokens, frame L r + t."""
         frames = self.spread(x).unflatten(-1, (self.up_sampling, -1)).flatten(1, 2)
+        if self.order == "copies":
+            of_tokens = torch.arange(frames.shape[1], device=x.device)[None]
+            size = lengths.to(x.device)[:, None]
+            place = (of_tokens % size * self.up_sampling + of_tokens // size).clamp(max=frames.shape[1] - 1)
+            frames = frames.gather(1, place[:, :, None].expand(frames.shape))
         return Padded(frames + frame_positions(frames.shape[1], frames), self.up_sampling * lengths)
 
     @torch.no_grad()
