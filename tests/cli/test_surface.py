@@ -19,7 +19,7 @@ SURFACE = {
         "MANIFEST ... | CORPUS!", "--out!", "--split", "--store", "--skip-bad", "--speeds", "--subsampling",
         "--source", "--set", "--jobs", "--verify", "--tokens.kind", "--tokens.size", "--features.num-bins",
         "--features.frame-length-ms", "--features.frame-shift-ms", "--features.sample-rate",
-        "--features.dither",
+        "--features.dither", "--features.pitch", "--features.pitch-look-ahead-frames",
     ],
     "reference-times": ["MANIFEST!", "--out!", "--replace"],
     "train": ["RECIPE!", "--out!", "--resume", "--fall-back", "--set"],
