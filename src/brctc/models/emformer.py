@@ -14,7 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brctc.models.layers import Depthwise, Dropout, FeedForward, join_heads, residual_linear, split_heads
+from brctc.models.layers import (
+    Depthwise,
+    DotProductAttention,
+    Dropout,
+    FeedForward,
+    join_heads,
+    residual_linear,
+    split_heads,
+)
 
 
 class Sizes(Protocol):
@@ -30,6 +38,7 @@ class Sizes(Protocol):
     right_context_frames: int
     memory_size: int
     dropout: float
+    attention_dropout: float
 
 
 class Past(NamedTuple):
@@ -93,6 +102,7 @@ class ChunkAttention(nn.Module):
         self.heads = config.heads
         self.chunk_frames = config.chunk_frames
         self.project = nn.Linear(config.dim, 3 * config.dim)
+        self.attend = DotProductAttention(config.attention_dropout)
         self.out = residual_linear(config.dim, config.dim)
 
     def forward(self, x: Tensor, mask: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +112,7 @@ class ChunkAttention(nn.Module):
         memory, new_memory = before_chunks(past.memory, chunks.mean(2), 1)
         key, value = torch.cat([memory, left, key_value], dim=2).flatten(0, 1).chunk(2, dim=-1)
         query, key, value = (split_heads(part, self.heads) for part in (query.flatten(0, 1), key, value))
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        attended = self.attend(query, key, value, mask)
         return self.out(join_heads(attended)).view(x.shape), new_left, new_memory
 
 

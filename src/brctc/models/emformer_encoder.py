@@ -12,6 +12,7 @@ from brctc.data.batch import Padded
 from brctc.models.base import (
     ENCODERS,
     FINAL,
+    AttentionDropout,
     Dim,
     Dropout,
     EncoderConfig,
@@ -56,6 +57,8 @@ class EmformerConfig(EncoderConfig):
     memory_size: FramesOrNone = 4
     """Chunks before the present one that are remembered by a summary of each."""
     dropout: float = Dropout
+    attention_dropout: float = AttentionDropout
+    """As a Conformer's."""
 
     @model_validator(mode="after")
     def _check(self) -> "EmformerConfig":
