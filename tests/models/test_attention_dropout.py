@@ -81,6 +81,19 @@ def test_gradients_are_of_the_weights_that_were_kept():
     assert torch.autograd.gradcheck(seeded, inputs)
 
 
+def test_bfloat16_autocast():
+    """With a mask in single precision, as the encoders make it."""
+    query, key, value, mask = (part.float() for part in parts())
+    attend = DotProductAttention(0.3)
+    torch.manual_seed(1)
+    exact = attend(query, key, value, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(1)
+        rough = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), mask)
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, atol=0.05, rtol=0.05)
+
+
 SIZES = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "dropout": 0.0}
 ENCODERS = {
     "relative": {"kind": "conformer", "first_layers": 1, "second_layers": 1},

@@ -352,6 +352,7 @@ OPTIONS = {
     "trim-tail": ({"augment": {"trim_tail_frames": 8}}, {}),
     "delay-penalty": ({}, {"ctc": PENALTY}),
     "attention-dropout": ({"model": {"encoder": EMFORMER | {"attention_dropout": 0.3}}}, {}),
+    "summary": ({"model": {"encoder": EMFORMER | {"memory": "summary"}}}, {}),
     "peak-first": ({}, {"first": {"kind": "peak-first", "weight": [[0, 0], [2, 0.5]]}}),
 }
 
