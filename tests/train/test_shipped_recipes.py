@@ -152,7 +152,7 @@ def test_the_online_recipe_of_the_paper():
     """Tables 4 and 7."""
     recipe = load_recipe(RECIPES / "paper" / "online-attention.yaml")
     (stage,) = recipe.stages.values()
-    assert recipe.model.encoder == EmformerConfig(attention_dropout=0.1)
+    assert recipe.model.encoder == EmformerConfig(memory="summary", attention_dropout=0.1)
     assert recipe.model.decoders == {"attention": AttentionConfig(attention_dropout=0.1)}
     assert weights(stage) == {"ctc": 0.3, "attention": 0.7}
     assert (stage.epochs, stage.trim) == (100, None)
