@@ -5,15 +5,27 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brctc.data import Padded, TokenConfig, Tokenizer
-from brctc.models import EmformerConfig, EncoderStream, SystemConfig, TrimConfig, load_model, save_model
+from brctc.models import (
+    EmformerConfig,
+    EncoderStream,
+    SystemConfig,
+    TrimConfig,
+    count_parameters,
+    load_model,
+    save_model,
+)
 from brctc.models.positions import sinusoids
 from brctc.models.subsampling import subsampled_lengths
 from tests.models.toys import (
+    ANY_SIZES,
     CLASSES,
     FEATURES,
     KINDS,
+    MEMORIES,
     TEXT,
     alone,
     logits_alone,
@@ -39,10 +51,18 @@ def reference(system, features):
     look_ahead = torch.arange(encoder.block_frames - 1, -1, -1)
     positions = sinusoids(look_ahead, config.dim).to(features.dtype)
     blocks = [block + positions[: len(block)] for block in blocks]
+    carried = [block[:size].mean(0) for block in blocks]
     for layer in encoder.emformer.layers:
         normed = [layer.attention_norm(block) for block in blocks]
+        means = [block[:size].mean(0) for block in normed]
+        memory = means if config.memory == "mean" else carried
         attended = [
-            block + reference_attention(layer.attention, config, normed, k) for k, block in enumerate(blocks)
+            block + reference_attention(layer.attention, config, normed[k], memory[:k], normed, k)
+            for k, block in enumerate(blocks)
+        ]
+        carried = [
+            reference_attention(layer.attention, config, mean[None], [], normed, k)[0]
+            for k, mean in enumerate(means)
         ]
         if layer.convolution:
             gated = [F.glu(layer.convolution.gate(layer.convolution_norm(block))) for block in attended]
@@ -54,13 +74,14 @@ def reference(system, features):
     return head(encoder.emformer.norm(torch.cat([block[:size] for block in blocks])))
 
 
-def reference_attention(attention, config, blocks, k):
+def reference_attention(attention, config, queries, memory, blocks, k):
+    """What queries find in the memory, in what is left of block k, and in it."""
     size = config.chunk_frames
-    summaries = [block[:size].mean(0) for block in blocks[:k]][max(0, k - config.memory_size) :]
     before = [frame for block in blocks[:k] for frame in block[:size]]
     before = before[max(0, len(before) - config.left_context_frames) :]
-    seen = torch.stack([*summaries, *before, *blocks[k]])
-    query = attention.project(blocks[k]).chunk(3, dim=-1)[0]
+    remembered = memory[max(0, len(memory) - config.memory_size) :]
+    seen = torch.stack([*remembered, *before, *blocks[k]])
+    query = attention.project(queries).chunk(3, dim=-1)[0]
     _, key, value = attention.project(seen).chunk(3, dim=-1)
     heads = []
     for q, ks, vs in zip(*(part.chunk(config.heads, dim=-1) for part in (query, key, value)), strict=True):
@@ -90,6 +111,18 @@ def test_frames_are_made_of_what_the_reference_says(kind):
         features = random_features(frames)
         normalised = system.normalisation(features[None], torch.tensor([frames]))[0]
         torch.testing.assert_close(logits_alone(system, features), reference(system, normalised).detach())
+
+
+@settings(max_examples=40, deadline=None)
+@given(ANY_SIZES, st.lists(st.integers(7, 90), min_size=1, max_size=4))
+def test_batches_of_any_sizes_are_what_the_reference_says(sizes, lengths):
+    """Utterances of unequal lengths, each its own; padding is NaN."""
+    system, source = toy_online(**sizes), toy_batch(lengths, [1] * len(lengths)).source
+    with torch.no_grad():
+        logits = system.encode(source).logits()
+        for n, length in enumerate(lengths):
+            normalised = system.normalisation(source.values[n : n + 1, :length], torch.tensor([length]))[0]
+            torch.testing.assert_close(one_of(logits, n).values[0], reference(system, normalised))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -122,12 +155,43 @@ def test_alone_as_in_a_batch(kind):
 
 
 def test_chunks_of_padding_attend_to_something():
+    """Of a chunk's five frames, those of an utterance, or the first."""
     emformer = toy_online(left_context_frames=0, memory_size=0).encoder.emformer
     blocks = torch.zeros(2, 4, 5, 16)
     mask = emformer.context(blocks, torch.tensor([12, 2]), emformer.start(2)).mask.view(2, 4, 5)
     assert mask.amax(-1).eq(0).all()
     assert mask[0, :3].eq(0).all()
     assert mask[1].eq(0).sum(-1).tolist() == [2, 1, 1, 1]
+
+
+def test_summaries_do_not_see_the_memory():
+    """The last query of each block is the summary's; the first keys are the memory's. Two chunks were before
+    those of the first utterance, the second one ends in its first block."""
+    emformer = toy_online(memory="summary", left_context_frames=1, memory_size=3).encoder.emformer
+    state = emformer.start(2)._replace(chunks=torch.tensor([2, 0]))
+    mask = emformer.context(torch.zeros(2, 2, 5, 16), torch.tensor([6, 2]), state).mask.view(2, 2, 6, 9)
+    seen = mask.eq(0).long()
+    assert mask[seen == 0].eq(-torch.inf).all()
+    for frame in range(5):
+        assert seen[0, 0, frame].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
+        assert seen[0, 1, frame].tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0]
+        assert seen[1, 0, frame].tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0]
+        assert seen[1, 1, frame].tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0]
+    assert seen[:, :, 5, :3].eq(0).all()
+    assert seen[:, :, 5, 3:].equal(seen[:, :, 0, 3:])
+
+
+def test_kinds_of_memory_have_the_same_parameters():
+    """And another output, but where there is no memory: in the first chunk, or at all."""
+    mean, summary = (toy_online(memory=memory) for memory in ("mean", "summary"))
+    summary.load_state_dict(mean.state_dict())
+    assert count_parameters(summary) == count_parameters(mean)
+    features, size = random_features(80), mean.encoder.chunk_frames
+    first, second = (logits_alone(system, features) for system in (mean, summary))
+    torch.testing.assert_close(first[:size], second[:size])
+    assert (first[size:] - second[size:]).abs().amax(-1).min() > 1e-6
+    without = [toy_online(memory=memory, memory_size=0) for memory in ("mean", "summary")]
+    assert logits_alone(without[0], features).equal(logits_alone(without[1], features))
 
 
 def test_there_is_one_tap():
@@ -151,9 +215,10 @@ def seen_frames(system, frames, chunk):
 
 @pytest.mark.parametrize("right", [0, 1, 3])
 @pytest.mark.parametrize("kernel_size", [None, 15])
-def test_no_chunk_looks_beyond_its_right_context(right, kernel_size):
+@MEMORIES
+def test_no_chunk_looks_beyond_its_right_context(right, kernel_size, memory):
     """However many layers there are; and it does look so far."""
-    system = toy_online(right_context_frames=right, kernel_size=kernel_size, layers=4)
+    system = toy_online(right_context_frames=right, kernel_size=kernel_size, layers=4, memory=memory)
     hop, window = system.encoder.hop_frames, system.encoder.window_frames
     for chunk in range(4):
         assert seen_frames(system, 120, chunk)[1] == chunk * hop + window - 1
@@ -165,14 +230,26 @@ def test_no_chunk_looks_beyond_its_right_context(right, kernel_size):
 )
 def test_a_layer_looks_back_at_left_context_and_memory(left, memory, seen):
     """The sixth chunk of three frames each begins with frame 15."""
-    system = toy_online(
-        layers=1, kernel_size=None, left_context_frames=left, memory_size=memory, subsampling=1
-    )
-    assert seen_frames(system, 40, 5)[0] == seen
+    sizes = {"layers": 1, "kernel_size": None, "left_context_frames": left, "memory_size": memory}
+    for kind in ("mean", "summary"):
+        assert seen_frames(toy_online(**sizes, memory=kind, subsampling=1), 40, 5)[0] == seen
 
 
-def test_later_features_change_nothing():
-    system = toy_online(layers=3)
+@pytest.mark.parametrize(
+    ("layers", "mean", "summary"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (4, 4, 2), (5, 5, 3)]
+)
+def test_how_far_layers_look_back_by_a_memory_of_one_chunk(layers, mean, summary):
+    """A mean is of what the layer below gives, which has looked back further. A summary is made by the
+    layer below, of what goes into that one; and it does not see the memory."""
+    sizes = {"kernel_size": None, "left_context_frames": 0, "right_context_frames": 0, "memory_size": 1}
+    for memory, chunks in (("mean", mean), ("summary", summary)):
+        system = toy_online(**sizes, layers=layers, memory=memory, subsampling=1)
+        assert seen_frames(system, 40, 5)[0] == 15 - 3 * chunks
+
+
+@MEMORIES
+def test_later_features_change_nothing(memory):
+    system = toy_online(layers=3, memory=memory)
     features = random_features(100)
     before = logits_alone(system, features)
     chunk, hop, window = system.encoder.chunk_frames, system.encoder.hop_frames, system.encoder.window_frames
@@ -205,8 +282,9 @@ def test_dropout_is_drawn_for_training_alone():
 TOKENIZER = Tokenizer.train(["abc"], TokenConfig())  # five classes with blank and unknown
 
 
-def test_saved_and_loaded(tmp_path):
-    system = toy_online(attention=True).float()
+@MEMORIES
+def test_saved_and_loaded(tmp_path, memory):
+    system = toy_online(attention=True, memory=memory).float()
     save_model(tmp_path, system, {TEXT: TOKENIZER})
     loaded = load_model(tmp_path).system
     assert loaded.config == system.config
@@ -238,6 +316,7 @@ def test_an_encoder_that_does_not_say_its_kind_is_a_conformer(tmp_path):
         ({"chunk_frames": 0}, "chunk_frames"),
         ({"right_context_frames": -1}, "right_context_frames"),
         ({"memory_size": -1}, "memory_size"),
+        ({"memory": "sum"}, "memory"),
         ({"chunk_frames": 10_001}, "chunk_frames"),
         ({"left_context_frames": 10_001}, "left_context_frames"),
         ({"right_context_frames": 10_001}, "right_context_frames"),

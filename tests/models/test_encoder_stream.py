@@ -5,14 +5,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brctc.data import pad
 from brctc.models import EncoderStream, State, read_together
 from brctc.models.subsampling import subsampled_lengths
 from tests.models.toys import (
+    ANY_SIZES,
     CLASSES,
     FEATURES,
     KINDS,
+    MEMORIES,
     encode_alone,
     logits_alone,
+    one_of,
     push_all,
     random_features,
     toy_config,
@@ -25,9 +29,11 @@ CHUNKS = [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 2), (4, 4), (8, 0), (8, 4)
 
 @pytest.mark.parametrize("kernel_size", [None, 7])
 @pytest.mark.parametrize(("chunk", "right"), CHUNKS)
-def test_streamed_as_whole(chunk, right, kernel_size):
+@MEMORIES
+def test_streamed_as_whole(chunk, right, kernel_size, memory):
     """To 1e-5 in single precision, for lengths around all borders, single frames and odd portions."""
-    system = toy_online(chunk_frames=chunk, right_context_frames=right, kernel_size=kernel_size).float()
+    sizes = {"chunk_frames": chunk, "right_context_frames": right, "kernel_size": kernel_size}
+    system = toy_online(**sizes, memory=memory).float()
     hop, window = system.encoder.hop_frames, system.encoder.window_frames
     assert (hop, window) == (4 * chunk, 4 * (chunk + right) + 3)
     for length in (7, max(7, window - 1), window, window + 1, 3 * hop + 3, 3 * hop + 7, 101):
@@ -72,6 +78,26 @@ def test_any_split_of_many_streams(kind, portions, data):
             torch.testing.assert_close(logits, logits_alone(system, part))
 
 
+@settings(max_examples=40, deadline=None)
+@given(ANY_SIZES, st.lists(st.integers(0, 120), min_size=1, max_size=4))
+def test_streams_of_any_sizes_are_a_batch(sizes, lengths):
+    """Streams of unequal lengths, step by step together, against whole utterances in one batch."""
+    system = toy_online(**sizes)
+    streams = [EncoderStream(system) for _ in lengths]
+    features = [random_features(length, seed) for seed, length in enumerate(lengths)]
+    for stream, part in zip(streams, features, strict=True):
+        stream.push(part)
+        stream.finish()
+    found = [read.logits for read in read_together(streams)]
+    long_enough = [n for n, length in enumerate(lengths) if system.config.encoder.frames_out(length) > 0]
+    if long_enough:
+        with torch.no_grad():
+            logits = system.encode(pad([features[n] for n in long_enough])).logits()
+        for i, n in enumerate(long_enough):
+            torch.testing.assert_close(found[n], one_of(logits, i).values[0])
+    assert all(len(found[n]) == 0 for n in range(len(lengths)) if n not in long_enough)
+
+
 def test_frames_come_as_soon_as_their_right_context():
     system = toy_online()
     hop, window = system.encoder.hop_frames, system.encoder.window_frames
@@ -96,8 +122,9 @@ def whole_step(system, features, state):
 
 
 @torch.no_grad()
-def test_the_state_stays_as_small_as_it_is():
-    system = toy_online()
+@MEMORIES
+def test_the_state_stays_as_small_as_it_is(memory):
+    system = toy_online(memory=memory)
     encoder = system.encoder
     state = system.initial_state(2)
     sizes = [part.shape for part in state]
@@ -175,10 +202,10 @@ class Step(torch.nn.Module):
 
 @torch.no_grad()
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel_size", [None, 7])
-def test_a_step_can_be_exported(kernel_size):
+@pytest.mark.parametrize(("kernel_size", "memory"), [(None, "mean"), (7, "mean"), (7, "summary")])
+def test_a_step_can_be_exported(kernel_size, memory):
     """One program for any number of streams; what runs elsewhere is what runs here."""
-    system = toy_online(kernel_size=kernel_size).float()
+    system = toy_online(kernel_size=kernel_size, memory=memory).float()
     dynamic = {0: torch.export.Dim.DYNAMIC}
     state = system.initial_state(2)
     example = (*windows_of(system, 2), state)
@@ -203,9 +230,10 @@ def test_a_step_can_be_exported(kernel_size):
 
 
 @torch.no_grad()
-def test_states_are_selected_and_joined():
+@MEMORIES
+def test_states_are_selected_and_joined(memory):
     """A step of streams at different places, out of order, is each one's own step."""
-    system = toy_online()
+    system = toy_online(memory=memory)
     features, _ = windows_of(system, 5)
     _, old = whole_step(system, features[:2], system.initial_state(2))
     _, old = whole_step(system, features[1:3], old)

@@ -77,7 +77,7 @@ def test_relative_attention_by_its_formula():
             parameter.normal_()
     x = torch.randn(2, frames, dim, dtype=torch.double)
     lengths = torch.tensor([6, 4])
-    context = Conformer(1, dim, heads, 4, 3, 0.0, relative=True).context(x, lengths)
+    context = Conformer(1, dim, heads, 4, 3, 0.0, 0.0, relative=True).context(x, lengths)
 
     for n in range(2):
         query, key, value = (part.view(frames, heads, -1) for part in module.project(x[n]).chunk(3, -1))
@@ -103,7 +103,7 @@ def test_relative_attention_by_its_formula():
 
 def test_attention_weights_are_those_of_forward():
     torch.manual_seed(0)
-    stack = Conformer(2, 8, 2, 12, 5, 0.0, relative=False).double()
+    stack = Conformer(2, 8, 2, 12, 5, 0.0, 0.0, relative=False).double()
     x, lengths = torch.randn(2, 7, 8, dtype=torch.double), torch.tensor([7, 5])
     output, weights = stack.attention_weights(x, lengths)
     torch.testing.assert_close(output, stack(x, lengths))

@@ -1,6 +1,8 @@
 """Small systems and batches for tests, in double precision where results are compared."""
 
+import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -151,7 +153,25 @@ KINDS = [
     {"chunk_frames": 2, "left_context_frames": 0, "right_context_frames": 3, "memory_size": 0, "layers": 3},
     {"subsampling": 1, "memory_size": 1},
     {"subsampling": 2, "left_context_frames": 7},
+    {"memory": "summary"},
+    {"memory": "summary", "memory_size": 0},
+    {"memory": "summary", "kernel_size": None, "left_context_frames": 0, "memory_size": 4, "layers": 3},
+    {"memory": "summary", "chunk_frames": 4, "right_context_frames": 0, "memory_size": 1},
+    {"memory": "summary", "chunk_frames": 1, "right_context_frames": 3, "memory_size": 5, "subsampling": 1},
 ]
+MEMORIES = pytest.mark.parametrize("memory", ["mean", "summary"])
+ANY_SIZES = st.fixed_dictionaries(
+    {
+        "memory": st.sampled_from(["mean", "summary"]),
+        "memory_size": st.integers(0, 6),
+        "chunk_frames": st.integers(1, 6),
+        "left_context_frames": st.integers(0, 9),
+        "right_context_frames": st.integers(0, 7),
+        "kernel_size": st.sampled_from([None, 3, 7]),
+        "layers": st.integers(1, 4),
+        "subsampling": st.sampled_from([1, 4]),
+    }
+)
 
 
 def push_all(stream: EncoderStream, features, portions):

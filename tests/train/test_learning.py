@@ -7,6 +7,7 @@ from brctc.models import TrimConfig
 from brctc.train.objective import Objective
 from brctc.train.risks import EarlyEmissionConfig
 from tests.models.toys import (
+    MEMORIES,
     learnable_batch,
     small_system,
     toy_batch,
@@ -42,16 +43,18 @@ def test_systems_learn(decoders, positions):
         assert after[name] < before[name], name
 
 
-def test_an_online_system_learns():
-    config = toy_online_config(attention=True, dim=32, subsampling=2, dropout=0.0)
+@MEMORIES
+def test_an_online_system_learns(memory):
+    config = toy_online_config(attention=True, dim=32, subsampling=2, dropout=0.0, memory=memory)
     before, after = learn(Objective(small_system(config), online_terms()), learnable_batch())
     assert after["loss"] < 0.5 * before["loss"], (before, after)
     assert after["ctc"] < 0.5 * before["ctc"]
 
 
 @pytest.mark.parametrize("kernel_size", [None, 7])
-def test_all_parameters_of_an_online_system_learn(kernel_size):
-    system = toy_online(attention=True, kernel_size=kernel_size)
+@MEMORIES
+def test_all_parameters_of_an_online_system_learn(kernel_size, memory):
+    system = toy_online(attention=True, kernel_size=kernel_size, memory=memory)
     Objective(system, online_terms(risk=EarlyEmissionConfig(factor=2.0)))(toy_batch(), 0)["loss"].backward()
     for name, parameter in system.named_parameters():
         assert parameter.grad is not None, name
@@ -76,5 +79,7 @@ def test_bfloat16_autocast(decoders):
     check_bfloat16(Objective(system, terms(decoders), TrimConfig(margin=100)))
 
 
-def test_bfloat16_autocast_of_an_online_system():
-    check_bfloat16(Objective(small_system(toy_online_config(attention=True)), online_terms()))
+@MEMORIES
+def test_bfloat16_autocast_of_an_online_system(memory):
+    config = toy_online_config(attention=True, memory=memory)
+    check_bfloat16(Objective(small_system(config), online_terms()))

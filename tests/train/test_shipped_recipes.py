@@ -115,8 +115,8 @@ def test_paper_recipes(corpus, system, factor, classes, parameters):
     assert recipe.batch == BatchConfig(seconds=400)
     assert recipe.augment == AugmentConfig()
     assert recipe.corpus.speeds == (0.9, 1.0, 1.1)
-    assert recipe.model.encoder == ConformerConfig()
-    decoders = {"attention": AttentionConfig()}
+    assert recipe.model.encoder == ConformerConfig(attention_dropout=0.1)
+    decoders = {"attention": AttentionConfig(attention_dropout=0.1)}
     decoders |= {"transducer": TransducerConfig()} if system == "transducer" else {}
     assert recipe.model.decoders == decoders
     assert (recipe.decode.method, recipe.decode.beam, recipe.decode.ctc_weight) == (system, 10, 0.5)
@@ -142,7 +142,8 @@ def test_text_translation_of_the_paper(pair):
     sizes = {"source": 10_000, "translation": 10_000}
     for recipe in (vanilla, brctc):
         assert recipe.corpus.languages == pair
-        assert recipe.model.encoder == LegoNNConfig()
+        assert recipe.model.encoder == LegoNNConfig(attention_dropout=0.3)
+        assert recipe.model.decoders["attention"].attention_dropout == 0.3
         assert recipe.optimiser == OptimiserConfig(peak_rate=2e-3, warmup_steps=10000)
         assert recipe.checkpoints.average_of == "best"
         assert (recipe.decode.method, recipe.decode.beam) == ("attention", 5)
@@ -156,8 +157,8 @@ def test_the_online_recipe_of_the_paper():
     """Tables 4 and 7."""
     recipe = load_recipe(RECIPES / "paper" / "online-attention.yaml")
     (stage,) = recipe.stages.values()
-    assert recipe.model.encoder == EmformerConfig()
-    assert recipe.model.decoders == {"attention": AttentionConfig()}
+    assert recipe.model.encoder == EmformerConfig(memory="summary", attention_dropout=0.1)
+    assert recipe.model.decoders == {"attention": AttentionConfig(attention_dropout=0.1)}
     assert weights(stage) == {"ctc": 0.3, "attention": 0.7}
     assert (stage.epochs, stage.trim) == (100, None)
     assert stage.losses["ctc"].risk == RISKS.parse({"kind": "early-emission", "factor": 20})

@@ -348,30 +348,32 @@ def test_tails_are_trimmed_as_labels_allow(trained):
 
 CTC = {"ctc": {"kind": "ctc"}}
 PENALTY = {"kind": "ctc", "risk": {"kind": "delay-penalty", "factor": [[0, 0], [2, 0.5]]}}
-PEERS = {
+OPTIONS = {
     "trim-tail": ({"augment": {"trim_tail_frames": 8}}, {}),
     "delay-penalty": ({}, {"ctc": PENALTY}),
+    "attention-dropout": ({"model": {"encoder": EMFORMER | {"attention_dropout": 0.3}}}, {}),
+    "summary": ({"model": {"encoder": EMFORMER | {"memory": "summary"}}}, {}),
     "peak-first": ({}, {"first": {"kind": "peak-first", "weight": [[0, 0], [2, 0.5]]}}),
 }
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_peers_act_and_repeat(trained, tmp_path, name):
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_act_and_repeat(trained, tmp_path, name):
     """An option changes what is learnt, the same way every time and after a resume."""
-    changes, losses = PEERS[name]
+    changes, losses = OPTIONS[name]
     shared = {"model": {"encoder": EMFORMER}, "checkpoints": {"every_steps": 2, "keep": 3, "average": 1}}
     plain = tiny_recipe(trained, **shared, stages={"only": {"steps": 5, "losses": CTC}}, augment={})
     stages = {"only": {"steps": 5, "losses": CTC | losses}}
-    peer = tiny_recipe(trained, **{"augment": {}, **shared, **changes}, stages=stages)
-    for folder, recipe in (("plain", plain), ("peer", peer), ("resumed", peer)):
+    other = tiny_recipe(trained, **{"augment": {}, **shared, **changes}, stages=stages)
+    for folder, recipe in (("plain", plain), ("other", other), ("resumed", other)):
         train(recipe, tmp_path / folder, progress=False)
     shutil.rmtree(tmp_path / "resumed" / "model")
     for path in list_checkpoints(tmp_path / "resumed" / "checkpoints")[1:]:
         shutil.rmtree(path)
-    train(peer, tmp_path / "resumed", resume=True, progress=False)
-    names = [weights_name(tmp_path / folder) for folder in ("plain", "peer", "resumed")]
+    train(other, tmp_path / "resumed", resume=True, progress=False)
+    names = [weights_name(tmp_path / folder) for folder in ("plain", "other", "resumed")]
     assert names[0] != names[1] == names[2]
-    steps = [line for line in read_metrics(tmp_path / "peer") if "seconds" in line]
+    steps = [line for line in read_metrics(tmp_path / "other") if "seconds" in line]
     weights = [0, 0.25, 0.5, 0.5, 0.5] if name == "peak-first" else [0] * 5
     for line, weight in zip(steps, weights, strict=True):
         assert line["loss"] == pytest.approx(line["ctc"] + weight * line.get("first", 0))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from brctc.data.batch import Padded
 from brctc.models.base import (
     DECODERS,
+    AttentionDropout,
     Decoder,
     DecoderConfig,
     Dim,
@@ -23,6 +24,7 @@ from brctc.models.base import (
 )
 from brctc.models.base import Dropout as DropoutField
 from brctc.models.layers import (
+    DotProductAttention,
     Dropout,
     FeedForward,
     attention_mask,
@@ -46,6 +48,8 @@ class AttentionConfig(DecoderConfig):
     heads: Heads = 4
     feed_forward_dim: Dim = 2048
     dropout: float = DropoutField
+    attention_dropout: float = AttentionDropout
+    """As a Conformer's, of the attention to the tokens so far and to the encoder."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
 
     @model_validator(mode="after")
@@ -117,6 +121,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, config.feed_forward_dim, config.dropout, nn.ReLU())
         self.dropout = Dropout(config.dropout)
+        self.attend = DotProductAttention(config.attention_dropout)
 
     def memory(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         key, value = split_parts(self.key_value(hidden), 2, self.heads)
@@ -129,11 +134,11 @@ class DecoderLayer(nn.Module):
     def cross_weights(self, x: Tensor, key: Tensor, mask: Tensor) -> Tensor:
         """(N, H, U, T): what `forward` takes from each frame."""
         query = split_heads(self.query(self.cross_norm(self._look_back(x))), self.heads)
-        return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + mask).softmax(-1)
+        return self.attend.weights(query, key, mask)
 
     def _look_back(self, x: Tensor) -> Tensor:
         query, own_key, own_value = split_parts(self.project(self.self_norm(x)), 3, self.heads)
-        attended = join_heads(F.scaled_dot_product_attention(query, own_key, own_value, is_causal=True))
+        attended = join_heads(self.attend(query, own_key, own_value, causal=True))
         return x + self.dropout(self.self_out(attended))
 
     def step(
@@ -145,14 +150,14 @@ class DecoderLayer(nn.Module):
         remembered = new if past is None else torch.cat([past, new], dim=4)
         # hypotheses remember different tokens: they are a batch here ...
         query, (own_key, own_value) = own[:, :, 0].flatten(0, 1), remembered.flatten(0, 1).unbind(1)
-        attended = F.scaled_dot_product_attention(query, own_key, own_value)
+        attended = self.attend(query, own_key, own_value)
         x = x + self.self_out(attended.reshape(x.shape))
         # ... but they look at the same frames: there they are a sequence, and no frame is copied
         return self._look_up(x, key, value, mask), remembered
 
     def _look_up(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         query = split_heads(self.query(self.cross_norm(x)), self.heads)
-        attended = join_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+        attended = join_heads(self.attend(query, key, value, mask))
         x = x + self.dropout(self.cross_out(attended))
         return x + self.feed_forward(self.feed_forward_norm(x))
 

@@ -23,6 +23,7 @@ Frames = Annotated[int, Field(ge=1, le=10_000)]
 FramesOrNone = Annotated[int, Field(ge=0, le=10_000)]
 Heads = PositiveInt
 Dropout = Field(0.1, ge=0, lt=1)
+AttentionDropout = Field(0.0, ge=0, lt=1)
 
 ENCODERS: Registry["EncoderConfig"] = Registry("encoder", default="conformer")
 DECODERS: Registry["DecoderConfig"] = Registry("decoder")

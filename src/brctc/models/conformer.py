@@ -35,13 +35,20 @@ class ConformerLayer(StackLayer):
     """Half a feed-forward, self-attention, convolution, half a feed-forward, each behind a norm."""
 
     def __init__(
-        self, dim: int, heads: int, feed_forward_dim: int, kernel_size: int, dropout: float, relative: bool
+        self,
+        dim: int,
+        heads: int,
+        feed_forward_dim: int,
+        kernel_size: int,
+        dropout: float,
+        attention_dropout: float,
+        relative: bool,
     ) -> None:
         super().__init__()
         self.first_norm = nn.LayerNorm(dim)
         self.first = FeedForward(dim, feed_forward_dim, dropout, nn.SiLU())
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads, relative)
+        self.attention = SelfAttention(dim, heads, relative, attention_dropout)
         self.convolution_norm = nn.LayerNorm(dim)
         self.convolution = Convolution(dim, kernel_size, dropout)
         self.second_norm = nn.LayerNorm(dim)
@@ -73,7 +80,8 @@ class Conformer(LayerStack):
         feed_forward_dim: int,
         kernel_size: int,
         dropout: float,
+        attention_dropout: float,
         relative: bool,
     ) -> None:
-        sizes = (dim, heads, feed_forward_dim, kernel_size, dropout, relative)
+        sizes = (dim, heads, feed_forward_dim, kernel_size, dropout, attention_dropout, relative)
         super().__init__([ConformerLayer(*sizes) for _ in range(layers)], relative)

@@ -3,18 +3,37 @@
 Axes: N streams, K chunks, D features, and B frames of a block: a chunk and a copy of the frames to its
 right, which every layer computes anew for every chunk. So no layer looks further ahead than the first.
 
+The last chunks are remembered, too, each as one vector, of which each layer makes a key and a value:
+
+- `mean`: the mean of the chunk's frames, as they come to the layer's attention.
+- `summary`, as published: this mean is one more query of its chunk. It sees what the frames see, without the
+  memory; what comes out of the attention's last projection is carried up, and is what the layer above
+  remembers. (In AM-TRF, Wu et al., 2020, a layer remembers what it has made itself: one chunk has to wait
+  for the other.) The lowest layer remembers the mean of the frames that enter it, and there is no norm
+  between, as in torchaudio's Emformer, which also limits the vectors to -10 ... 10; here nothing does.
+
 Whole utterances are K chunks in one go, streams one chunk at a time. Both are the same computation: what
 came before a chunk is read from one line, the state that earlier calls left and then the chunks of this one.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brctc.models.layers import Depthwise, Dropout, FeedForward, join_heads, residual_linear, split_heads
+from brctc.models.layers import (
+    Depthwise,
+    DotProductAttention,
+    Dropout,
+    FeedForward,
+    join_heads,
+    residual_linear,
+    split_heads,
+)
+
+MemoryKind = Literal["mean", "summary"]
 
 
 class Sizes(Protocol):
@@ -29,7 +48,9 @@ class Sizes(Protocol):
     left_context_frames: int
     right_context_frames: int
     memory_size: int
+    memory: MemoryKind
     dropout: float
+    attention_dropout: float
 
 
 class Past(NamedTuple):
@@ -38,7 +59,7 @@ class Past(NamedTuple):
     left: Tensor
     """(N, left context, 2 D): keys and values of the last frames."""
     memory: Tensor
-    """(N, memory size, 2 D): key and value of the last chunks' summaries."""
+    """(N, memory size, 2 D): key and value of what is remembered of the last chunks."""
     convolution: Tensor
     """(N, kernel size // 2, D): what the convolution sees of the last frames."""
 
@@ -69,7 +90,8 @@ class Context(NamedTuple):
     exists: Tensor
     """(N, K, B, 1): 1 for the frames of an utterance, 0 behind its end."""
     mask: Tensor
-    """(N K, 1, 1, keys), to be added to attention scores: 0 for what exists, -inf for what does not."""
+    """(N K, 1, 1, keys), to be added to attention scores: 0 for what exists, -inf for what does not. With
+    summaries (N K, 1, B + 1, keys): the last query is theirs."""
 
 
 def before_chunks(past: Tensor, new: Tensor, chunk_frames: int) -> tuple[Tensor, Tensor]:
@@ -84,8 +106,7 @@ def before_chunks(past: Tensor, new: Tensor, chunk_frames: int) -> tuple[Tensor,
 class ChunkAttention(nn.Module):
     """Each frame of a block attends to the memory, the left context and its block.
 
-    A chunk's summary is the mean of its frames as they come here. Keys and values are linear, so the
-    summary's are the means of theirs.
+    Projections are linear: query, key and value of the mean of a chunk's frames are the means of theirs.
     """
 
     def __init__(self, config: Sizes) -> None:
@@ -93,17 +114,30 @@ class ChunkAttention(nn.Module):
         self.heads = config.heads
         self.chunk_frames = config.chunk_frames
         self.project = nn.Linear(config.dim, 3 * config.dim)
+        self.attend = DotProductAttention(config.attention_dropout)
         self.out = residual_linear(config.dim, config.dim)
 
-    def forward(self, x: Tensor, mask: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
-        query, key_value = self.project(x).tensor_split([x.shape[-1]], dim=-1)
+    def forward(
+        self, x: Tensor, carried: Tensor | None, mask: Tensor, past: Past
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """`carried`: (N, K, D), the summaries of the layer below, and behind the output those for the layer
+        above; None if there are none."""
+        frames, dim = x.shape[2:]
+        query, key_value = self.project(x).tensor_split([dim], dim=-1)
         chunks = key_value[:, :, : self.chunk_frames]
         left, new_left = before_chunks(past.left, chunks.flatten(1, 2), self.chunk_frames)
-        memory, new_memory = before_chunks(past.memory, chunks.mean(2), 1)
+        if carried is None:
+            remembered = chunks.mean(2)
+        else:
+            remembered = F.linear(carried, self.project.weight[dim:], self.project.bias[dim:])
+            query = torch.cat([query, query[:, :, : self.chunk_frames].mean(2, keepdim=True)], dim=2)
+        memory, new_memory = before_chunks(past.memory, remembered, 1)
         key, value = torch.cat([memory, left, key_value], dim=2).flatten(0, 1).chunk(2, dim=-1)
         query, key, value = (split_heads(part, self.heads) for part in (query.flatten(0, 1), key, value))
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return self.out(join_heads(attended)).view(x.shape), new_left, new_memory
+        attended = self.attend(query, key, value, mask)
+        found = self.out(join_heads(attended)).view(*x.shape[:2], -1, dim)
+        above = None if carried is None else found[:, :, frames]
+        return found[:, :, :frames], above, new_left, new_memory
 
 
 class ChunkConvolution(nn.Module):
@@ -146,14 +180,17 @@ class EmformerLayer(nn.Module):
         self.feed_forward = FeedForward(dim, config.feed_forward_dim, dropout, nn.SiLU())
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, context: Context, past: Past) -> tuple[Tensor, Past]:
-        attended, left, memory = self.attention(self.attention_norm(x), context.mask, past)
+    def forward(
+        self, x: Tensor, carried: Tensor | None, context: Context, past: Past
+    ) -> tuple[Tensor, Tensor | None, Past]:
+        normed = self.attention_norm(x)
+        attended, carried, left, memory = self.attention(normed, carried, context.mask, past)
         x = x + self.dropout(attended)
         convolution = past.convolution
         if self.convolution is not None:
             convolved, convolution = self.convolution(self.convolution_norm(x), context.exists, convolution)
             x = x + convolved
-        return x + self.feed_forward(self.feed_forward_norm(x)), Past(left, memory, convolution)
+        return x + self.feed_forward(self.feed_forward_norm(x)), carried, Past(left, memory, convolution)
 
 
 class Emformer(nn.Module):
@@ -166,6 +203,7 @@ class Emformer(nn.Module):
     def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.config = config
+        self.summarises = config.memory == "summary" and config.memory_size > 0
         layers = [EmformerLayer(config) for _ in range(config.layers)]
         self.layers: Sequence[EmformerLayer] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
         self.norm = nn.LayerNorm(config.dim)
@@ -195,8 +233,9 @@ class Emformer(nn.Module):
         """
         context = self.context(blocks, lengths, state)
         x, left_behind = blocks, []
+        carried = blocks[:, :, : self.config.chunk_frames].mean(2) if self.summarises else None
         for i, layer in enumerate(self.layers):
-            x, past = layer(x, context, Past(*(part[:, i] for part in state[1:])))
+            x, carried, past = layer(x, carried, context, Past(*(part[:, i] for part in state[1:])))
             left_behind.append(past)
         parts = (torch.stack(part, dim=1) for part in zip(*left_behind, strict=True))
         hidden = self.norm(x[:, :, : self.config.chunk_frames].flatten(1, 2))
@@ -215,6 +254,10 @@ class Emformer(nn.Module):
         index = state.chunks[:, None, None] + first  # chunk of the stream
         memory = index >= torch.arange(config.memory_size, 0, -1, device=device)
         left = index * config.chunk_frames >= torch.arange(config.left_context_frames, 0, -1, device=device)
-        seen = torch.cat([memory, left, torch.ones_like(exists[:, :, :1]), exists[:, :, 1:]], dim=2)
+        near = torch.cat([left, torch.ones_like(exists[:, :, :1]), exists[:, :, 1:]], dim=2)
+        seen = torch.cat([memory, near], dim=2)[:, :, None]
+        if self.summarises:
+            by_summary = torch.cat([torch.zeros_like(memory), near], dim=2)[:, :, None]
+            seen = torch.cat([seen.expand(-1, -1, blocks.shape[2], -1), by_summary], dim=2)
         mask = torch.zeros(seen.shape, dtype=blocks.dtype, device=device).masked_fill(~seen, -torch.inf)
-        return Context(exists[..., None].to(blocks.dtype), mask.flatten(0, 1)[:, None, None])
+        return Context(exists[..., None].to(blocks.dtype), mask.flatten(0, 1)[:, None])

@@ -12,6 +12,7 @@ from brctc.data.batch import Padded
 from brctc.models.base import (
     ENCODERS,
     FINAL,
+    AttentionDropout,
     Dim,
     Dropout,
     EncoderConfig,
@@ -24,7 +25,7 @@ from brctc.models.base import (
     check_heads,
     check_kernel_size,
 )
-from brctc.models.emformer import Emformer, State
+from brctc.models.emformer import Emformer, MemoryKind, State
 from brctc.models.layers import Dropout as DropoutLayer
 from brctc.models.positions import sinusoids
 from brctc.models.subsampling import WINDOW, Subsampling, check_long_enough
@@ -35,7 +36,8 @@ class EmformerConfig(EncoderConfig):
     """An Emformer, which hears an utterance chunk by chunk.
 
     Frames are the encoder's own: 40 ms where features come every 10 ms and the subsampling is 4. The
-    defaults are those of table 4 with chunks of 320 ms, twice as long as their right context.
+    defaults are those of table 4 with chunks of 320 ms, twice as long as their right context, but for the
+    kind of memory.
     """
 
     streaming: ClassVar[bool] = True
@@ -54,8 +56,13 @@ class EmformerConfig(EncoderConfig):
     left_context_frames: FramesOrNone = 8
     right_context_frames: FramesOrNone = 4
     memory_size: FramesOrNone = 4
-    """Chunks before the present one that are remembered by a summary of each."""
+    """Chunks before the present one that are remembered, each as one vector."""
+    memory: MemoryKind = "mean"
+    """What this vector is. `mean`: the mean of the chunk's frames. `summary`: what this mean, as a query, has
+    found in the layer below, as published (Shi et al., 2021). The parameters are the same."""
     dropout: float = Dropout
+    attention_dropout: float = AttentionDropout
+    """As a Conformer's."""
 
     @model_validator(mode="after")
     def _check(self) -> "EmformerConfig":

@@ -29,6 +29,38 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
+class DotProductAttention(nn.Module):
+    """softmax(q k / sqrt(D / H) + mask) v for all heads at once; in training some of the weights are dropped.
+
+    Queries, keys and values are (N, H, T, D / H); a mask is added to the scores (N, H, queries, keys).
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """With `causal`, and then without a mask, no query sees a later key."""
+        p = self.dropout.p if self.training else 0.0
+        if p and query.is_cpu:
+            # there torch has no fused kernel with dropout, and draws a number for each weight
+            return self.dropout(self.weights(query, key, mask, causal)) @ value
+        return F.scaled_dot_product_attention(query, key, value, mask, p, causal)
+
+    @staticmethod
+    def weights(query: Tensor, key: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """(N, H, queries, keys): how much each query takes from each key, none dropped."""
+        scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores + mask
+        if causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
+        return scores.softmax(-1)
+
+
 def residual_linear(in_features: int, out_features: int) -> nn.Linear:
     """The last layer of a residual branch, a tenth of torch's usual size at first.
 

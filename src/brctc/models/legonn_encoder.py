@@ -20,6 +20,7 @@ from brctc.models.base import (
     FINAL,
     MIDDLE,
     TRIMMED,
+    AttentionDropout,
     Dim,
     Encoder,
     EncoderConfig,
@@ -58,6 +59,8 @@ class LegoNNConfig(EncoderConfig):
     """What stands side by side: the frames of a token, or a frame of every token, one copy of the sequence
     behind the other."""
     dropout: float = Field(0.3, ge=0, lt=1)
+    attention_dropout: float = AttentionDropout
+    """As a Conformer's."""
 
     @model_validator(mode="after")
     def _check(self) -> "LegoNNConfig":
@@ -81,7 +84,7 @@ class LegoNNEncoder(Encoder):
         self.embedding = nn.Embedding(vocab_size, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         self.dropout = Dropout(config.dropout)
-        sizes = (dim, config.heads, config.feed_forward_dim, config.dropout)
+        sizes = (dim, config.heads, config.feed_forward_dim, config.dropout, config.attention_dropout)
         self.first = Transformer(config.first_layers, *sizes, relative=False)
         self.spread = nn.Linear(dim, config.up_sampling * dim)
         self.middle = Transformer(config.middle_layers, *sizes, relative=False)

@@ -3,10 +3,15 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from brctc.models.layers import join_heads, residual_linear, split_heads, split_parts
+from brctc.models.layers import (
+    DotProductAttention,
+    join_heads,
+    residual_linear,
+    split_heads,
+    split_parts,
+)
 from brctc.models.positions import distance_scores
 
 
@@ -25,14 +30,14 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention, with Transformer-XL's relative positions where they are wanted.
 
     Relative scores are (q + a) k + (q + b) r, with a key k, the projected distance r and learnt
-    vectors a, b; the second product goes into the attention as an additive bias. Attention weights
-    themselves are not dropped: the fused kernel has no dropout on a CPU.
+    vectors a, b; the second product goes into the attention as an additive bias.
     """
 
-    def __init__(self, dim: int, heads: int, relative: bool) -> None:
+    def __init__(self, dim: int, heads: int, relative: bool, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = heads
         self.project = nn.Linear(dim, 3 * dim)
+        self.attend = DotProductAttention(dropout)
         self.out = residual_linear(dim, dim)
         if relative:
             self.distance = nn.Linear(dim, dim, bias=False)
@@ -41,12 +46,12 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         query, key, value, bias = self._prepare(x, context)
-        return self.out(join_heads(F.scaled_dot_product_attention(query, key, value, attn_mask=bias)))
+        return self.out(join_heads(self.attend(query, key, value, bias)))
 
     def weights(self, x: Tensor, context: Context) -> Tensor:
         """(N, H, T, T): how much every frame takes from every other."""
         query, key, _, bias = self._prepare(x, context)
-        return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1)
+        return self.attend.weights(query, key, bias)
 
     def _prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         query, key, value = split_parts(self.project(x), 3, self.heads)

@@ -10,10 +10,18 @@ from brctc.models.self_attention import Context, SelfAttention
 class TransformerLayer(StackLayer):
     """Self-attention and a feed-forward, each behind a norm."""
 
-    def __init__(self, dim: int, heads: int, feed_forward_dim: int, dropout: float, relative: bool) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        feed_forward_dim: int,
+        dropout: float,
+        attention_dropout: float,
+        relative: bool,
+    ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(dim)
-        self.attention = SelfAttention(dim, heads, relative)
+        self.attention = SelfAttention(dim, heads, relative, attention_dropout)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, feed_forward_dim, dropout, nn.ReLU())
         self.dropout = Dropout(dropout)
@@ -30,9 +38,16 @@ class Transformer(LayerStack):
     """A stack of Transformer layers with a norm behind the last one."""
 
     def __init__(
-        self, layers: int, dim: int, heads: int, feed_forward_dim: int, dropout: float, relative: bool
+        self,
+        layers: int,
+        dim: int,
+        heads: int,
+        feed_forward_dim: int,
+        dropout: float,
+        attention_dropout: float,
+        relative: bool,
     ) -> None:
-        sizes = (dim, heads, feed_forward_dim, dropout, relative)
+        sizes = (dim, heads, feed_forward_dim, dropout, attention_dropout, relative)
         super().__init__([TransformerLayer(*sizes) for _ in range(layers)], relative)
         self.norm = nn.LayerNorm(dim)
 
