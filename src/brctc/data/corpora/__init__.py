@@ -1,6 +1,8 @@
 """Corpora: one file each. A corpus registers itself; importing this package registers those built in."""
 
 from brctc.data.corpora import (
+    aishell1,
+    aishell2,
     bass,
     digit_strings,
     grid,
@@ -19,6 +21,8 @@ __all__ = [
     "CORPORA",
     "CorpusConfig",
     "SPEEDS",
+    "aishell1",
+    "aishell2",
     "bass",
     "digit_strings",
     "grid",
