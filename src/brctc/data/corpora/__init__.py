@@ -11,6 +11,7 @@ from brctc.data.corpora import (
     librispeech,
     manifests,
     multi30k,
+    must_c_v2,
     spoken_text,
     tatoeba,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "librispeech",
     "manifests",
     "multi30k",
+    "must_c_v2",
     "spoken_text",
     "tatoeba",
 ]
