@@ -14,6 +14,7 @@ from brctc.data.corpora import (
     must_c_v2,
     spoken_text,
     tatoeba,
+    wenetspeech,
 )
 from brctc.data.corpora.base import CORPORA, SPEEDS, AudioCorpusConfig, CorpusConfig
 
@@ -35,4 +36,5 @@ __all__ = [
     "must_c_v2",
     "spoken_text",
     "tatoeba",
+    "wenetspeech",
 ]
