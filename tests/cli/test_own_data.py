@@ -14,6 +14,12 @@ from brctc.train import load_recipe
 from tests.cli.commands import brctc
 from tests.data.pairs import ENGLISH, GERMAN, write_lines, write_table
 from tests.data.sounds import RATE, noise, write
+from tests.data.test_aishell1 import write_aishell1
+from tests.data.test_aishell2 import write_aishell2
+from tests.data.test_iwslt14 import write_archive
+from tests.data.test_must_c import write_must_c
+from tests.data.test_published import write_librispeech
+from tests.data.test_wenetspeech import write_wenetspeech
 from tests.test_docs import OWN_DATA, blocks
 
 WORDS = {"low": 300, "middle": 700, "high": 1500}  # Hz
@@ -49,6 +55,7 @@ def folder(tmp_path, monkeypatch):
             path = write(tmp_path / "recordings" / speaker / f"{number:04d}.wav", tones.astype(np.float32))
             path.with_suffix(".txt").write_text(" ".join(words) + "\n")
     write_translations(tmp_path)
+    write_published(tmp_path)
     return tmp_path
 
 
@@ -63,6 +70,17 @@ def write_translations(folder: Path) -> None:
     for stem in ("train", "val", "test_2016_flickr"):
         write_lines(folder / "multi30k" / f"{stem}.de", GERMAN)
         write_lines(folder / "multi30k" / f"{stem}.en", ENGLISH)
+
+
+def write_published(folder: Path) -> None:
+    """Corpora in their own layouts."""
+    write_aishell1(folder / "aishell1" / "data_aishell")
+    write_aishell2(folder / "aishell2")
+    write_wenetspeech(folder / "wenetspeech")
+    write_librispeech(folder / "LibriSpeech")
+    write_must_c(folder / "must-c")
+    for pair in ("de-en", "es-en"):
+        write_archive(folder / "iwslt14" / pair, pair)
 
 
 def documented_commands() -> list[list[str]]:

@@ -235,15 +235,15 @@ def test_resampling_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name manifests, or one of the corpora bass, digit-strings, grid, handwriting, "),
+        ((), "name manifests, or one of the corpora aishell1, aishell2, bass, digit-strings, "),
         (("a.tsv", "b.tsv", "--split", "train"), "2 manifests need as many different splits, got train"),
         (("a/x.tsv", "b/x.tsv"), "2 manifests need as many different splits, got x, x"),
-        (("a.tsv",), "a.tsv: No such file or directory; known corpora are bass, digit-strings, grid, "),
+        (("a.tsv",), "a.tsv: No such file or directory; known corpora are aishell1, aishell2, bass, "),
         (
             ("handwritting", "--set", "seed=1"),
-            "handwritting: No such file or directory; known corpora are bass, digit-strings, grid",
+            "handwritting: No such file or directory; known corpora are aishell1, aishell2, bass",
         ),
-        (("manifests",), "manifests: No such file or directory; known corpora are bass, digit-strings, grid"),
+        (("manifests",), "manifests: No such file or directory; known corpora are aishell1, aishell2, bass"),
         (("..",), "..: Is a directory"),
         (("there.tsv", "--set", "seed=1"), "--set is for a known corpus, not for manifests"),
         (("there.tsv", "--source", "x"), "--source is for a known corpus, not for manifests"),

@@ -229,9 +229,9 @@ def problems_of(content: dict) -> str:
 def test_wrong_names_get_the_nearest(tmp_path):
     assert "no corpus 'handwritting': did you mean 'handwriting'?" in problems_of({"kind": "handwritting"})
     assert "no corpus 'digits': did you mean 'digit-strings'?" in problems_of({"kind": "digits"})
-    assert f"There are: bass, digit-strings, {', '.join([*CORPORA][2:])}" in problems_of({"kind": "xyz"})
+    assert f"There are: aishell1, aishell2, {', '.join([*CORPORA][2:])}" in problems_of({"kind": "xyz"})
     assert {"librispeech", "manifests", "text-pairs", "multi30k", "spoken-text"} <= {*CORPORA}
-    assert "required; there are: bass, digit-strings, " in problems_of({})
+    assert "required; there are: aishell1, aishell2, " in problems_of({})
     wrong = problems_of({"kind": "handwriting", "train_string": 3})
     assert wrong == "here: train_string: unknown key; did you mean train_strings?"
     wrong = problems_of({"kind": "handwriting", "train_strings": 0})

@@ -71,8 +71,11 @@ LINES = {
 
 @pytest.fixture
 def librispeech(tmp_path) -> Path:
+    return write_librispeech(tmp_path / "LibriSpeech")
+
+
+def write_librispeech(folder: Path) -> Path:
     """Miniature of the published layout: PART/SPEAKER/CHAPTER/SPEAKER-CHAPTER-0000.flac and .trans.txt."""
-    folder = tmp_path / "LibriSpeech"
     for part, chapters in LINES.items():
         for chapter, texts in chapters.items():
             below = folder / part / chapter.replace("-", "/")

@@ -52,6 +52,7 @@ class Command:
       brctc prepare recordings.tsv --split train --out data/prepared/mine --skip-bad
       brctc prepare handwriting --out data/prepared/handwriting
       brctc prepare librispeech --source data/LibriSpeech --out data/prepared/librispeech --jobs 8
+      brctc prepare wenetspeech --source data/wenetspeech --out data/prepared/wenetspeech --set subset=M
     """
 
     what: Annotated[

@@ -175,6 +175,8 @@ def id_problem(id: str) -> str | None:
     """Why something cannot be an id: it becomes part of file names, tables and logs."""
     if len(id) > LONGEST_ID:
         return f"the id has {len(id)} characters, expected at most {LONGEST_ID}"
+    if id.isprintable():  # of millions, most are
+        return None
     odd = sorted({c for c in id if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")})
     if odd:
         return f"the id has control characters: {', '.join(f'U+{ord(c):04X}' for c in odd)}"

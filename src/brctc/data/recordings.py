@@ -59,18 +59,20 @@ class RowSource:
             raise ExampleError(*problems)
         if item.path is None:
             return Loaded(item.id, item.texts)
-        samples, rate = self._read(item)
+        samples, rate = self._read(self._opened(item.path), item)
         return Loaded(item.id, item.texts, samples, rate, speaker=item.speaker, word_times=item.word_times)
 
-    def _read(self, row: Row) -> Audio:
+    def _read(self, file: AudioFile, row: Row) -> Audio:
+        return read_row(file, row)
+
+    def _opened(self, path: Path) -> AudioFile:
         """Rows of one file usually follow one another: it stays open until another one is asked for."""
-        assert row.path is not None
-        if self._open is None or self._open.path != row.path:
+        if self._open is None or self._open.path != path:
             if self._open is not None:
                 self._open.close()
             self._open = None
-            self._open = AudioFile(row.path)
-        return read_row(self._open, row)
+            self._open = AudioFile(path)
+        return self._open
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None}

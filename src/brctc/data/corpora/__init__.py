@@ -1,6 +1,8 @@
 """Corpora: one file each. A corpus registers itself; importing this package registers those built in."""
 
 from brctc.data.corpora import (
+    aishell1,
+    aishell2,
     bass,
     digit_strings,
     grid,
@@ -9,8 +11,10 @@ from brctc.data.corpora import (
     librispeech,
     manifests,
     multi30k,
+    must_c_v2,
     spoken_text,
     tatoeba,
+    wenetspeech,
 )
 from brctc.data.corpora.base import CORPORA, SPEEDS, AudioCorpusConfig, CorpusConfig
 
@@ -19,6 +23,8 @@ __all__ = [
     "CORPORA",
     "CorpusConfig",
     "SPEEDS",
+    "aishell1",
+    "aishell2",
     "bass",
     "digit_strings",
     "grid",
@@ -27,6 +33,8 @@ __all__ = [
     "librispeech",
     "manifests",
     "multi30k",
+    "must_c_v2",
     "spoken_text",
     "tatoeba",
+    "wenetspeech",
 ]

@@ -1,10 +1,28 @@
-"""Published corpora, read by lhotse's recipes, as rows."""
+"""What published corpora of speech have in common: rows from lhotse's recipes, or read from their files."""
 
-from collections.abc import Iterable
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from brctc.data.manifest import Row
+from brctc.data.audio import AudioFile
+from brctc.data.checks import DURATION_TOLERANCE_S
+from brctc.data.corpora.base import AudioCorpusConfig
+from brctc.data.manifest import Problem, Row
+from brctc.data.recordings import Audio, RowSource, read_row
+
+_log = logging.getLogger("brctc.data")
+
+
+class PublishedConfig(AudioCorpusConfig):
+    """A corpus of recordings as it is published."""
+
+    source: Path
+    """Its folder."""
+    skip_bad: bool = False
+    """Leave utterances out that cannot be used, instead of stopping."""
 
 
 def rows_of(recordings: Any, supervisions: Iterable[Any]) -> list[Row]:
@@ -30,3 +48,88 @@ def rows_of(recordings: Any, supervisions: Iterable[Any]) -> list[Row]:
             )
         )
     return rows
+
+
+@dataclass(frozen=True)
+class Segment(Row):
+    """A row that is a part of a file, in seconds: the file's rate is not known before it is opened."""
+
+    start_s: float = 0.0
+
+    def in_samples(self, file: AudioFile) -> Row:
+        """Where it is in the file; an end that is rounded to shortly after the file's is the file's."""
+        assert self.duration is not None, "a segment has a duration"
+        start, stop = (round(s * file.sample_rate) for s in (self.start_s, self.start_s + self.duration))
+        if start < file.num_samples < stop <= file.num_samples + DURATION_TOLERANCE_S * file.sample_rate:
+            stop = file.num_samples
+        return replace(self, start_sample=start, num_samples=stop - start)
+
+
+class LeftOut(NamedTuple):
+    """An utterance that a corpus lists and nobody can use; they are counted and told of."""
+
+    id: str
+    why: str
+    """Such as `without text`."""
+
+
+class StreamedRows(RowSource):
+    """Rows that are read anew whenever they are asked for, and need not fit into memory; how is up to a
+    subclass. Their digest does not depend on where the corpus's folder is."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__((), name)
+        self.folder = folder
+        self._told = False
+        self._known: tuple[str, int] | None = None
+
+    def read(self) -> Iterator[Row | Problem | LeftOut]:
+        """Every utterance that the corpus lists."""
+        raise NotImplementedError
+
+    def items(self) -> Iterator[Row | Problem]:
+        left_out: dict[str, list[Any]] = {}
+        for item in self.read():
+            if isinstance(item, LeftOut):
+                left_out.setdefault(item.why, [item.id, 0])[1] += 1
+            else:
+                yield item
+        if left_out and not self._told:
+            self._told = True
+            counts = (f"{count} {why} ({first} first)" for why, (first, count) in left_out.items())
+            _log.warning("%s: left out: %s", self.name, ", ".join(counts))
+
+    def digest(self) -> str:
+        return self._look()[0]
+
+    def size(self) -> int:
+        return self._look()[1]
+
+    def _look(self) -> tuple[str, int]:
+        """Digest and size, found in one go."""
+        if self._known is None:
+            digest, size = hashlib.sha256(), 0
+            for item in self.items():
+                size += 1
+                digest.update(repr(_content(item, str(self.folder))).encode())
+            self._known = digest.hexdigest(), size
+        return self._known
+
+    def _read(self, file: AudioFile, row: Row) -> Audio:
+        return read_row(file, row.in_samples(file) if isinstance(row, Segment) else row)
+
+
+def _content(item: Row | Problem, folder: str) -> tuple[Any, ...]:
+    if isinstance(item, Problem):
+        return tuple(item)
+    start = item.start_s if isinstance(item, Segment) else None
+    path = str(item.path).removeprefix(folder)
+    return item.id, item.text, item.translation, item.speaker, path, start, item.duration
+
+
+def none_empty(sources: Mapping[str, StreamedRows]) -> Mapping[str, StreamedRows]:
+    """Refuses a split without an utterance before another one is prepared for hours."""
+    for source in sources.values():
+        if source.size() == 0:
+            raise ValueError(f"{source.name} has no utterance that can be used")
+    return sources
