@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from brctc.data.ctm import ctm_name
 from brctc.data.manifest import WordTime
 from brctc.decode.result import Result
 from brctc.files import write_text
@@ -38,11 +39,6 @@ def write_ctm(path: str | Path, results: Iterable[Result]) -> None:
         for word, start_s, end_s in _words(result):
             lines.append(f"{name} 1 {start_s:.3f} {end_s - start_s:.3f} {word}\n")
     _write(path, lines)
-
-
-def ctm_name(utterance: str) -> str:
-    """An utterance in a CTM, whose fields are separated by spaces."""
-    return "_".join(utterance.split())
 
 
 def write_srt(path: str | Path, result: Result) -> None:
