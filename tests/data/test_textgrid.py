@@ -181,7 +181,7 @@ def test_cut_off_anywhere(tmp_path, content):
     [
         (LONG.encode("gb18030"), "is not UTF-8: invalid .* at byte"),
         (LONG.encode("utf-16")[:-1], "is not UTF-16: truncated data at byte"),
-        (b"ooBinaryFile\x08TextGrid\x00\x00", "is truncated: it ends before File type"),
+        (b"ooBinaryFile\x08TextGrid\x00\x00\xff", "u.TextGrid is binary: save it as a text file"),
         (b"\xff\xfe", "is truncated"),
     ],
 )

@@ -42,6 +42,8 @@ def _listed(names: list[str]) -> str:
 def _decode(path: Path) -> str:
     """Praat writes UTF-16 with its mark where a label is not ASCII, or UTF-8 if it is told to."""
     content = path.read_bytes()
+    if content.startswith(b"ooBinaryFile"):
+        raise ValueError(f"{path} is binary: save it as a text file")
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return content.decode(encoding)
