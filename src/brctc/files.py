@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".tmp-"  # the beginning of every name that is not finished yet
+_NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+LONGEST_NAME = 200
+"""Bytes: file systems take 255, and endings and the names of unfinished files need some of them."""
+HASH_DIGITS = 12
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -71,6 +76,21 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def file_name(utterance: str) -> str:
+    """What the files of an utterance are called, without an ending; never a path.
+
+    Plain ids stay as they are. What could lead elsewhere, or is no name, becomes "_"; a long one is cut, and
+    a hash of the whole tells it from others that begin alike.
+    """
+    name = re.sub(r"^\.+", lambda dots: "_" * len(dots[0]), _NOT_IN_NAMES.sub("_", utterance)) or "_"
+    encoded = name.encode()
+    if len(encoded) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(utterance.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_DIGITS]
+    kept = encoded[: LONGEST_NAME - HASH_DIGITS - 1].decode(errors="ignore")  # no half of a character
+    return f"{kept}-{digest}"
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brctc.cli.shared import check_names, file_name
+from brctc.cli.shared import check_names
 from brctc.data import Row, write_manifest
+from brctc.files import file_name
 from tests.cli.commands import brctc
 from tests.data.splits import write_split
 

@@ -21,7 +21,9 @@ SURFACE = {
         "--features.frame-length-ms", "--features.frame-shift-ms", "--features.sample-rate",
         "--features.dither", "--features.pitch", "--features.pitch-look-ahead-frames",
     ],
-    "reference-times": ["MANIFEST!", "--out!", "--replace"],
+    "reference-times": [
+        "MANIFEST!", "--out!", "--replace", "--from-ctm", "--from-textgrids", "--tier", "--skip-bad",
+    ],
     "train": ["RECIPE!", "--out!", "--resume", "--fall-back", "--set"],
     "decode": [
         "MODEL!", "FILE ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
@@ -54,6 +56,7 @@ DEFAULTS = {
         "--subsampling": "4",
         "--jobs": "all cores",
     },
+    "reference-times": {"--tier": "words"},
     "decode": {
         "--split": "test",
         "--beam": "the recipe's",

@@ -73,6 +73,10 @@ def planted(good, tmp_path):
             ),
             "have 'two' from 0.1 to 0.3 s: out of order",
         ),
+        "letters": (
+            dataclasses.replace(a, id="letters", text="tw owords"),
+            "word_times say 'two words', the text says 'tw owords'",
+        ),
         "tiny": (Row("tiny", "x", audio / "tiny.wav", 0.002), "too short for one frame"),
         "slow": (Row("slow", "x", audio / "1Hz.wav", 16000.0), "a sample rate of 1 Hz"),
         "fast": (Row("fast", "x", audio / "2GHz.wav", 0.001), "a sample rate of 2147483647 Hz"),

@@ -93,11 +93,40 @@ def test_srt(tmp_path):
 
 def test_srt_breaks_long_lines(tmp_path):
     words = tuple(WordTime("w" * 9, 0.5 * k, 0.5 * k + 0.4) for k in range(20))
-    write_srt(tmp_path / "out.srt", result(word_times=words))
+    write_srt(tmp_path / "out.srt", result(text=" ".join(word.word for word in words), word_times=words))
     cues = read_srt(tmp_path / "out.srt")
     assert " ".join(text for text, _, _ in cues).split() == [word.word for word in words]
     assert max(len(text) for text, _, _ in cues) == 79  # eight words; another would make 89
     assert all(start < end for _, start, end in cues)
+
+
+CHINESE = {
+    "text": "想听let it go",
+    "word_times": (
+        WordTime("想", 0.4, 0.44),
+        WordTime("听", 0.6, 0.64),
+        WordTime("let", 0.8, 1.0),
+        WordTime("it", 1.1, 1.2),
+        WordTime("go", 61.0, 61.25),
+    ),
+}
+
+
+def test_srt_has_the_spaces_of_the_text(tmp_path):
+    write_srt(tmp_path / "out.srt", result(**CHINESE))
+    assert read_srt(tmp_path / "out.srt") == [("想听let it", 0.4, 1.2), ("go", 61.0, 61.25)]
+    characters = tuple(WordTime("度", 0.1 * k, 0.1 * k + 0.04) for k in range(50))
+    write_srt(tmp_path / "long.srt", result(text="度" * 50, word_times=characters))
+    assert [len(text) for text, _, _ in read_srt(tmp_path / "long.srt")] == [42, 8]  # twice as wide
+
+
+def test_a_line_or_interval_for_each_character(tmp_path):
+    write_ctm(tmp_path / "out.ctm", [result(**CHINESE)])
+    lines = (tmp_path / "out.ctm").read_text(encoding="utf-8").splitlines()
+    assert lines[:2] == ["a_file 1 0.400 0.040 想", "a_file 1 0.600 0.040 听"]
+    write_textgrid(tmp_path / "out.TextGrid", result(**CHINESE))
+    words = read_textgrid(tmp_path / "out.TextGrid")["words"]
+    assert tuple(WordTime(*word) for word in words if word[0]) == CHINESE["word_times"]
 
 
 def read_textgrid(path):

@@ -33,8 +33,28 @@ def made_up_times(count):
 def test_words_of_characters():
     tokenizer = Tokenizer.train(TEXTS, TokenConfig(kind="char"))
     tokens = tokenizer.encode("at  two ")
-    found = word_times(tokens, made_up_times(len(tokens)), tokenizer)
+    found = word_times(tokens, made_up_times(len(tokens)), tokenizer, "char")
     assert found == (("at", 0.0, 1.5), ("two", 4.0, 6.5))
+
+
+def test_characters_of_chinese_have_times_of_their_own():
+    tokenizer = Tokenizer.train(["想听歌曲let it go"], TokenConfig(kind="char"))
+    tokens = tokenizer.encode("想听let it")  # 想 听 l e t _ i t
+    times = made_up_times(len(tokens))
+    found = word_times(tokens, times, tokenizer, "char")
+    assert found == (("想", 0.0, 0.5), ("听", 1.0, 1.5), ("let", 2.0, 4.5), ("it", 6.0, 7.5))
+    assert word_times(tokens, times, tokenizer, "word") == (("想听let", 0.0, 4.5), ("it", 6.0, 7.5))
+    unknown = tokenizer.encode("想好听")
+    assert [t.word for t in word_times(unknown, made_up_times(3), tokenizer, "char")] == ["想", "⁇", "听"]
+
+
+@pytest.mark.parametrize("config", [TokenConfig(kind="word"), TokenConfig(kind="bpe", size=8)])
+def test_characters_of_one_token_are_predicted_with_it(config):
+    tokenizer = Tokenizer.train(["设定 设定 设定"], config)
+    tokens = tokenizer.encode("设定")
+    assert len(tokens) == 1
+    found = word_times(tokens, [WordTime("", 1.0, 1.04)], tokenizer, "char")
+    assert found == (("设", 1.0, 1.04), ("定", 1.0, 1.04))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +66,8 @@ def test_any_tokens_make_the_words_of_their_text(config):
     generator = random.Random(0)
     for _ in range(300):
         tokens = generator.choices(range(1, tokenizer.size), k=generator.randint(0, 12))
-        found = word_times(tokens, made_up_times(len(tokens)), tokenizer)
-        assert [t.word for t in found] == tokenizer.decode(tokens).split()
-        edges = [time for t in found for time in t[1:]]
-        assert edges == sorted(edges)
+        for unit in ("word", "char"):  # the same for a text of words
+            found = word_times(tokens, made_up_times(len(tokens)), tokenizer, unit)
+            assert [t.word for t in found] == tokenizer.decode(tokens).split()
+            edges = [time for t in found for time in t[1:]]
+            assert edges == sorted(edges)

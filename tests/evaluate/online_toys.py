@@ -16,9 +16,9 @@ SMALL = {"dim": 16, "heads": 2, "feed_forward_dim": 24, "subsampling_channels": 
 DRIFT_S, LENGTH_S = 0.3, 0.25
 
 
-def make_model(encoder, tokens="word"):
+def make_model(encoder, tokens="word", text="one two six"):
     torch.manual_seed(2)
-    tokenizer = Tokenizer.train(["one two six"], TokenConfig(kind=tokens))
+    tokenizer = Tokenizer.train([text], TokenConfig(kind=tokens))
     system = System(SystemConfig(encoder=encoder), FEATURES.num_bins, {"transcript": tokenizer.size})
     known = torch.from_numpy(extract_features(noise(2.0, 9), FEATURES))
     system.set_statistics(known.mean(0), known.std(0))
@@ -33,9 +33,9 @@ def store(model: Model, folder: Path) -> Path:
     return folder
 
 
-def online_model(tokens="word"):
+def online_model(tokens="word", text="one two six"):
     contexts = {"chunk_frames": 4, "left_context_frames": 4, "right_context_frames": 2, "memory_size": 2}
-    return make_model(EmformerConfig(layers=2, **contexts, **SMALL), tokens)
+    return make_model(EmformerConfig(layers=2, **contexts, **SMALL), tokens, text)
 
 
 def online_split(folder, model):

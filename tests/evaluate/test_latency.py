@@ -7,6 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from brctc.data import WordTime
+from brctc.data.units import times_in
 from brctc.evaluate import (
     Spread,
     common_words,
@@ -48,6 +50,36 @@ def test_drift_by_hand():
     assert found.end_of_sentence.counted == 1
     assert found.end_of_sentence.mean_ms == pytest.approx(-160)
     assert found.without_reference == 0
+
+
+def test_drift_of_characters_by_hand():
+    """设定二十九度 is heard as 设定而十度; the reference knows words, whose characters share them evenly.
+
+    Starts: 设定 0.2 to 0.6: 0.2, 0.4; 二十九 0.6 to 1.2: 0.6, 0.8, 1.0; 度 1.3. Ends of the predictions, and
+    drifts of what both have: 设 0.5 (300 ms), 定 0.64 (240), 十 0.96 (160), 度 1.25 (-50).
+    """
+    text = "设定二十九度"
+    words = [WordTime("设定", 0.2, 0.6), WordTime("二十九", 0.6, 1.2), WordTime("度", 1.3, 1.6)]
+    ends = {"设": 0.5, "定": 0.64, "而": 0.8, "十": 0.96, "度": 1.25}
+    hypothesis = [(character, end - 0.04, end) for character, end in ends.items()]
+    found = drift_latency([times_in("char", words, text)], [hypothesis])
+    assert found.drift.counted == 4
+    assert found.drift.mean_ms == pytest.approx((300 + 240 + 160 - 50) / 4)
+    assert found.drift.median_ms == pytest.approx((160 + 240) / 2)
+    assert found.end_of_sentence[:2] == (1, pytest.approx(1250 - 1600))
+    # of words, nothing is right: the sentence is one
+    assert drift_latency([times_in("word", words, text)], [[("设定而十度", 0.4, 1.3)]]).drift.counted == 0
+
+
+def test_drift_of_mixed_texts_by_hand():
+    """想 0.1, 听 0.3, let 0.5, it 0.9, go 1.1: the word counts as one, from its first letter on."""
+    text = "想听let it go"
+    starts = {"想": 0.1, "听": 0.3, "let": 0.5, "it": 0.9, "go": 1.1}
+    reference = [WordTime(unit, start, start + 0.2) for unit, start in starts.items()]
+    ends = {"想": 0.4, "听": 0.5, "lat": 0.9, "it": 1.05, "go": 1.5}  # 300, 200, wrong, 150, 400
+    hypothesis = [(unit, 0.0, end) for unit, end in ends.items()]
+    found = drift_latency([times_in("char", reference, text)], [hypothesis]).drift
+    assert found[:2] == (4, pytest.approx((300 + 200 + 150 + 400) / 4))
 
 
 def test_a_corpus_is_one_pool_of_words():

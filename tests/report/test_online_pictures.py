@@ -5,6 +5,7 @@ import re
 import pytest
 from matplotlib.colors import to_hex
 
+from brctc.data import WordTime, extract_features
 from brctc.report.pictures import look_at, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_curves
 from brctc.report.runs import RunFiles, Snapshot, read_run
@@ -12,7 +13,9 @@ from brctc.report.sections import posteriors
 from brctc.report.spikes import LABEL_BAND
 from brctc.report.style import WRONG, colours
 from brctc.train import train
-from tests.evaluate.online_toys import DRIFT_S, LENGTH_S
+from tests.data.splits import write_split
+from tests.decode.test_streaming import sound
+from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, online_model, online_split
 from tests.train.tiny import EMFORMER, tiny_recipe
 
 RISK = {"kind": "early-emission", "factor": [[0, 0], [4, 7]]}
@@ -87,3 +90,21 @@ def test_curves_show_the_risk_that_there_is(tmp_path):
     assert max(max(line.get_ydata()) for line in risks.lines) == 7
     assert not factors.get_visible()  # nothing is trimmed
     assert re.fullmatch(r"Errors at the end of training: run [\d.]+%", figure.get_suptitle())
+
+
+def test_bands_of_characters(tmp_path):
+    """The reference knows words of two characters; a model of characters has a band for each of them."""
+    model = online_model("char", "一二六ok")
+    known = online_split(tmp_path / "known", model).examples[1]
+    pairs = [known.word_times[k : k + 2] for k in range(0, len(known.word_times), 2)]
+    words = [WordTime("".join(t.word for t in pair), pair[0].start_s, pair[-1].end_s) for pair in pairs]
+    features = extract_features(sound(1, 4.37), FEATURES)
+    examples = {"u": (known.texts["transcript"], features, words)}
+    split = write_split(tmp_path / "split", "test", examples, feature_config=FEATURES)
+    run = RunFiles("early", tmp_path, online_recipe(tmp_path), model, [], [])
+    figure = plot_posteriors([run], split, 0)
+    top, panel = figure.get_axes()
+    assert len(bands(panel)) == len(top.patches) == len(known.word_times) > len(words)
+    assert [to_hex(band.get_facecolor()) for band in bands(panel)] == colours(len(known.word_times))
+    assert "From the start of a character to its prediction: early" in figure.get_suptitle()
+    assert WRONG not in {line.get_color() for line in panel.lines}

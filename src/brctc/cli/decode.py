@@ -16,18 +16,18 @@ from brctc.cli.shared import (
     Processes,
     check_file,
     check_names,
-    file_name,
 )
 from brctc.data import Prepared, Row, read_manifest
+from brctc.data.ctm import ctm_name
 from brctc.decode import Result, write_ctm, write_jsonl, write_srt, write_textgrid
 from brctc.decode.methods import Method
-from brctc.decode.output import ctm_name
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
 from brctc.decode.sources import Source, check_features, prepared_source
 from brctc.evaluate import MetricConfig
 from brctc.evaluate.defaults import metrics_of
 from brctc.evaluate.metrics import ErrorRateMetric
+from brctc.files import file_name
 from brctc.models import Model
 from brctc.runs import model_directory
 
@@ -80,7 +80,7 @@ class Command:
     jsonl: OptionalFile = None
     """Gets all that is known of each result."""
     ctm: OptionalFile = None
-    """Gets the times of the words."""
+    """Gets the times of the words; if tokens are characters, of each Chinese or Japanese one."""
     srt: OptionalDirectory = None
     """Gets subtitles, a file for each utterance."""
     textgrid: OptionalDirectory = None

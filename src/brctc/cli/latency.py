@@ -20,7 +20,8 @@ class Command:
       for the word's prediction (drift, DL), for the computation (CL). docs/online.md explains them.
     - Words need times: those of the manifest, or of `brctc reference-times`.
     - The first run is what others with the same chunks are compared with. Errors are of characters if
-      its tokens are, of words otherwise.
+      its tokens are, of words otherwise. Latency is of words, and of the characters of Chinese and
+      Japanese where errors are of characters.
 
     Examples:
       brctc latency exp/vanilla exp/early

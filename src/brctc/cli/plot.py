@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from tyro.conf import arg
 
 from brctc.cli.runs import Runs
-from brctc.cli.shared import Flag, check_names, file_name
+from brctc.cli.shared import Flag, check_names
 from brctc.data import Prepared
+from brctc.files import file_name
 from brctc.report import name_runs, open_split
 from brctc.report.pictures import (
     example_indices,

@@ -1,8 +1,6 @@
 """What several commands need."""
 
 import difflib
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
 from brctc.evaluate.results import Evaluation
+from brctc.files import file_name
 from brctc.progress import ProgressDisplay
 from brctc.report.tables import results_table, to_rich
 from brctc.yaml_files import parse_yaml
@@ -27,11 +26,6 @@ Jobs = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all 
 Ray = Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
-
-_NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-LONGEST_NAME = 200
-"""Bytes: file systems take 255, and endings and the names of unfinished files need some of them."""
-HASH_DIGITS = 12
 
 
 def parse_assignments(given: Assignments) -> dict[str, Any]:
@@ -101,21 +95,6 @@ def check_page(out: Path) -> None:
     check_file(out)
     if out.suffix == ".json":
         raise ValueError(f"--out {out} is where the page's numbers go: use {out.with_suffix('.html')}")
-
-
-def file_name(utterance: str) -> str:
-    """What the files of an utterance are called, without an ending; never a path.
-
-    Plain ids stay as they are. What could lead elsewhere, or is no name, becomes "_"; a long one is cut, and
-    a hash of the whole tells it from others that begin alike.
-    """
-    name = re.sub(r"^\.+", lambda dots: "_" * len(dots[0]), _NOT_IN_NAMES.sub("_", utterance)) or "_"
-    encoded = name.encode()
-    if len(encoded) <= LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(utterance.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_DIGITS]
-    kept = encoded[: LONGEST_NAME - HASH_DIGITS - 1].decode(errors="ignore")  # no half of a character
-    return f"{kept}-{digest}"
 
 
 def check_names(utterances: Iterable[str], name: Callable[[str], str] = file_name) -> None:

@@ -4,6 +4,7 @@ from brctc.extras import check_extra
 
 check_extra()
 
+from brctc.data.alignments import import_reference_times, read_ctm_alignment, read_textgrids
 from brctc.data.audio import AudioError, load_audio
 from brctc.data.augment import AugmentConfig, SpecAugmentConfig, spec_augment, trim_tail
 from brctc.data.batch import Batch, Example, Padded, pad
@@ -64,12 +65,15 @@ __all__ = [
     "WordTime",
     "extract_features",
     "find_reference_times",
+    "import_reference_times",
     "load_audio",
     "num_samples_heard",
     "pad",
     "prepare_corpus",
     "prepare_split",
+    "read_ctm_alignment",
     "read_manifest",
+    "read_textgrids",
     "record",
     "spec_augment",
     "trim_tail",

@@ -13,6 +13,7 @@ from brctc.data.batch import SOURCE, Example
 from brctc.data.manifest import Row
 from brctc.data.subsampling import subsampled_frames
 from brctc.data.tokens import UNKNOWN_ID, TokenConfig, Tokenizer, split_text
+from brctc.data.units import count_parts
 from brctc.files import write_json
 
 DURATION_TOLERANCE_S = 0.1
@@ -42,14 +43,15 @@ def row_problems(row: Row) -> list[str]:
         problems += text_problems("translation", row.translation)
     if row.path is not None and not row.path.is_file():
         problems.append(f"{row.path}: no such file")
-    return problems + _word_time_problems(row)
+    return problems + word_time_problems(row)
 
 
-def _word_time_problems(row: Row) -> list[str]:
+def word_time_problems(row: Row) -> list[str]:
+    """What is wrong with when its words are said."""
     if row.word_times is None or row.duration is None:
         return []
     words = [time.word for time in row.word_times]
-    if words != row.text.split():
+    if count_parts(words, row.text) is None:
         return [f"word_times say {' '.join(words)!r}, the text says {row.text!r}"]
     before = 0.0
     for word, start_s, end_s in row.word_times:

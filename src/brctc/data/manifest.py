@@ -1,7 +1,8 @@
 """A user's own corpus: a TSV file with a header and a line per example.
 
 Speech: id, text, path, duration; optional: translation, speaker, start_sample and num_samples (a part of an
-audio file that several utterances share), word_times ("word:start-end ..." in seconds).
+audio file that several utterances share), word_times ("word:start-end ..." in seconds; of Chinese and
+Japanese, words or characters).
 Text to text: id, text and translation, without a path.
 Other columns are kept, unread. A relative path is relative to the manifest's folder.
 """
@@ -28,7 +29,7 @@ _WORD_TIME = re.compile(r"(.+):(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
 
 
 class WordTime(NamedTuple):
-    """When a word is spoken, in seconds from the start of its utterance."""
+    """When a word or character is spoken, in seconds from the start of its utterance."""
 
     word: str
     start_s: float

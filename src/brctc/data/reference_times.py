@@ -1,7 +1,7 @@
 """When each word is said, by forced alignment: pocketsphinx's HMMs for English (the extra `align`)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ class ReferenceTimes:
     """A manifest's rows with their word times, and how the aligner did."""
 
     rows: list[Row]
-    """In the manifest's order; a row whose alignment failed is as it was."""
+    """In their order; a row whose alignment failed is as it was."""
     aligned: int
     failures: list[Problem]
     start_differences_ms: np.ndarray
@@ -126,6 +126,16 @@ def find_reference_times(
             reasons[row.id] = str(error)
         if progress is not None:
             progress(done, len(rows))
+    return put_together(rows, times, reasons, replace)
+
+
+def put_together(
+    rows: Sequence[Row],
+    times: Mapping[str, tuple[WordTime, ...]],
+    reasons: Mapping[str, str],
+    replace: bool,
+) -> ReferenceTimes:
+    """Rows with the times that were found by their ids, where there are none or all are to be replaced."""
     differences = np.array(
         [
             (1000 * (found.start_s - known.start_s), 1000 * (found.end_s - known.end_s))

@@ -1,15 +1,17 @@
 """Results as files: JSON lines, and CTM, SRT and TextGrid for those that have times."""
 
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from brctc.data.ctm import ctm_name
 from brctc.data.manifest import WordTime
 from brctc.decode.result import Result
 from brctc.files import write_text
 
-CUE_CHARACTERS = 84  # two lines of 42, as subtitles usually are
+CUE_COLUMNS = 84  # two lines of 42, as subtitles usually are; ideographs take two columns
 CUE_PAUSE_S = 1.0
 
 
@@ -30,7 +32,7 @@ def write_jsonl(path: str | Path, results: Iterable[Result]) -> None:
 
 
 def write_ctm(path: str | Path, results: Iterable[Result]) -> None:
-    """NIST's CTM: utterance, channel, start, duration and word, a line per word."""
+    """NIST's CTM: utterance, channel, start, duration and word, a line per word or Chinese character."""
     lines = []
     for result in results:
         name = ctm_name(result.id)
@@ -39,17 +41,11 @@ def write_ctm(path: str | Path, results: Iterable[Result]) -> None:
     _write(path, lines)
 
 
-def ctm_name(utterance: str) -> str:
-    """An utterance in a CTM, whose fields are separated by spaces."""
-    return "_".join(utterance.split())
-
-
 def write_srt(path: str | Path, result: Result) -> None:
     """Subtitles of one utterance; a new one at a pause or when two lines are full."""
     lines = []
-    for number, cue in enumerate(_cues(_words(result)), start=1):
-        text = " ".join(word for word, _, _ in cue)
-        lines.append(f"{number}\n{_srt_time(cue[0].start_s)} --> {_srt_time(cue[-1].end_s)}\n{text}\n\n")
+    for number, (text, start_s, end_s) in enumerate(_cues(_words(result), result.text), start=1):
+        lines.append(f"{number}\n{_srt_time(start_s)} --> {_srt_time(end_s)}\n{text}\n\n")
     _write(path, lines)
 
 
@@ -87,17 +83,26 @@ def _words(result: Result) -> tuple[WordTime, ...]:
     return result.word_times
 
 
-def _cues(words: Sequence[WordTime]) -> list[list[WordTime]]:
-    cues: list[list[WordTime]] = []
-    length = 0
-    for word in words:
-        length += 1 + len(word.word)
-        if cues and length <= CUE_CHARACTERS and word.start_s - cues[-1][-1].end_s <= CUE_PAUSE_S:
-            cues[-1].append(word)
-        else:
-            cues.append([word])
-            length = len(word.word)
+def _cues(words: Sequence[WordTime], text: str) -> list[WordTime]:
+    """What is shown at a time; spaces are where the text has them."""
+    cues: list[WordTime] = []
+    place = 0
+    for time in words:
+        start = text.index(time.word, place)
+        space = " " if start > place else ""
+        place = start + len(time.word)
+        if cues:
+            shown, start_s, end_s = cues[-1]
+            longer = shown + space + time.word
+            if _columns(longer) <= CUE_COLUMNS and time.start_s - end_s <= CUE_PAUSE_S:
+                cues[-1] = WordTime(longer, start_s, time.end_s)
+                continue
+        cues.append(time)
     return cues
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _srt_time(seconds: float) -> str:

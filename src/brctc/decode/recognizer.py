@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from brctc.data import Padded, Row, pad
+from brctc.data.units import unit_of
 from brctc.decode.attention_beam import attention_beam
 from brctc.decode.ctc import check_counts, ctc_frames, ctc_greedy, ctc_prefix_beam
 from brctc.decode.hypothesis import Hypothesis
@@ -245,7 +246,7 @@ class Recognizer:
                 pieces = [tokenizer.pieces[token] for token in tokens]
                 seconds = frame_clock(subsampling, clock.frame_shift_s)
                 spoken = token_times(pieces, *spans, *seconds, item.duration_s)
-                words = word_times(tokens, spoken, tokenizer)
+                words = word_times(tokens, spoken, tokenizer, unit_of(tokenizer.kind))
         return Result(
             item.id,
             tokenizer.decode(tokens),

@@ -38,6 +38,7 @@ class Result:
     token_times: tuple[WordTime, ...] | None
     """From the start of a token's first frame to the end of its last one."""
     word_times: tuple[WordTime, ...] | None
+    """The same of words; if tokens are characters, of each Chinese or Japanese one (`brctc.data.units`)."""
     no_times: str | None
     """Why frames and times are None."""
     nbest: tuple[Alternative, ...] = ()

@@ -5,6 +5,7 @@ from itertools import groupby
 
 from brctc.data.manifest import WordTime
 from brctc.data.tokens import Tokenizer
+from brctc.data.units import Unit, timed_units
 from brctc.models.subsampling import WINDOW
 
 
@@ -40,22 +41,28 @@ def token_times(
 
 
 def word_times(
-    tokens: Sequence[int], times: Sequence[WordTime], tokenizer: Tokenizer
+    tokens: Sequence[int], times: Sequence[WordTime], tokenizer: Tokenizer, unit: Unit
 ) -> tuple[WordTime, ...]:
-    """Each word of the text, from the start of its first token to the end of its last one."""
-    spans: list[tuple[float, float]] = []
+    """Each word of the text, or each of its `timed_units`, from the start of its first token to the end of
+    its last one: characters of one token are predicted together."""
+    owners: list[list[WordTime]] = []  # for each word, the times of the tokens that its characters are from
     before = 0  # the last token that is part of a word
     for k, (token, time) in enumerate(zip(tokens, times, strict=True)):
-        if not tokenizer.decode([token]).strip():
+        piece = tokenizer.decode([token]).strip()
+        if not piece:
             continue  # a space belongs to no word
         # the tokenizer alone knows where words begin, and needs no more than the two tokens to tell
-        if not spans or len(tokenizer.decode(tokens[before : k + 1]).split()) > 1:
-            spans.append((time.start_s, time.end_s))
-        else:
-            spans[-1] = spans[-1][0], time.end_s
+        if not owners or len(tokenizer.decode(tokens[before : k + 1]).split()) > 1:
+            owners.append([])
+        owners[-1] += [time] * len(piece)
         before = k
-    words = tokenizer.decode(tokens).split()
-    return tuple(WordTime(word, *span) for word, span in zip(words, spans, strict=True))
+    found = []
+    for word, spans in zip(tokenizer.decode(tokens).split(), owners, strict=True):
+        end = 0
+        for part in timed_units(word, unit):
+            start, end = end, end + len(part)
+            found.append(WordTime(part, spans[start].start_s, spans[end - 1].end_s))
+    return tuple(found)
 
 
 def spike_times(words: Sequence[WordTime], frame_s: float) -> tuple[WordTime, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brctc.config import KeyedError, SectionError, describe_problems
-from brctc.evaluate.error_rate import unit_of
+from brctc.data.units import unit_of
 from brctc.evaluate.metrics import METRICS, ErrorRateMetric, MetricConfig
 from brctc.evaluate.translation_metrics import BLEUMetric, ChrFMetric
 from brctc.models import Model

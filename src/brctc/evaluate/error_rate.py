@@ -1,19 +1,13 @@
 """Word and character error rates, with bootstrap intervals over utterances."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import kaldialign
 import numpy as np
 
+from brctc.data.units import Unit
 from brctc.evaluate.bootstrap import Array, interval, resampled_ratios
-
-Unit = Literal["word", "char"]
-
-
-def unit_of(tokens: str) -> Unit:
-    """What the errors of a system with tokens of this kind are counted in."""
-    return "char" if tokens == "char" else "word"
 
 
 class ErrorRate(NamedTuple):

@@ -2,7 +2,8 @@
 
 Data-collecting latency: until the frames of a chunk and its look-ahead are there. Computational latency:
 until they are computed. Drift latency: how much later than it is said a word is predicted, in the
-signal's own time. Each is a mean over the tokens of a corpus; tokens are words here.
+signal's own time. Each is a mean over the tokens of a corpus; tokens are words here, or the characters of
+Chinese and Japanese where errors are of characters (`brctc.data.units`).
 """
 
 import math
@@ -14,7 +15,7 @@ import numpy as np
 from brctc.evaluate.bootstrap import interval, resampled_ratios
 
 TimedWord = tuple[str, float, float]
-"""A word, its start and its end in seconds: what `brctc.data.WordTime` is."""
+"""A word or character, its start and its end in seconds: what `brctc.data.WordTime` is."""
 
 
 class Spread(NamedTuple):

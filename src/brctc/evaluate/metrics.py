@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, SerializeAsAny
 
 from brctc.config import Kind, Registry
-from brctc.evaluate.error_rate import Unit, compare, error_rate
+from brctc.data.units import Unit
+from brctc.evaluate.error_rate import compare, error_rate
 
 METRICS: Registry["MetricConfig"] = Registry("metric")
 ERROR_RATE, BLEU = "error rate", "BLEU"

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import torch
 
-from brctc.data import Prepared, WordTime
+from brctc.data import Example, Prepared, Tokenizer, WordTime
+from brctc.data.units import Unit, times_in, unit_of
 from brctc.decode import SimulatedClock, StreamingRecognizer, play
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.result import Result
 from brctc.decode.sources import check_features
 from brctc.decode.times import spike_times, word_times
 from brctc.evaluate.decoding import Progress, decode_examples, spread_indices
-from brctc.evaluate.error_rate import ErrorRate, Unit, error_rate, unit_of
+from brctc.evaluate.error_rate import ErrorRate, error_rate
 from brctc.evaluate.latency import (
     DriftLatency,
     Spread,
@@ -31,7 +32,8 @@ from brctc.models import Model, StreamingEncoder
 
 @dataclass(frozen=True)
 class OnlineEvaluation:
-    """An online model on a split, by greedy CTC. Words count, and each from its start in the reference.
+    """An online model on a split, by greedy CTC. Words count, and each from its start in the reference; where
+    errors are of characters, Chinese and Japanese ones take the place of words (`brctc.data.units`).
 
     `latency_ms` is the paper's: data collecting + computation + drift. What is observed is measured on
     utterances that were really streamed, with what the paper's sum is for these beside it.
@@ -41,7 +43,7 @@ class OnlineEvaluation:
     digest: str
     """Of the utterances: measurements are good as long as these are the same."""
     unit: Unit
-    """Of the errors."""
+    """Of the errors; times follow it."""
     error: ErrorRate
     texts: tuple[str, ...]
     """What was recognized: with it, errors can be compared in pairs."""
@@ -103,7 +105,8 @@ def evaluate_online(
             are decoded in batches, which gives the same tokens and frames as streaming them.
         streamed: so many of these, if they have word times, are streamed in the time of a simulated
             clock (`brctc.decode.SimulatedClock`); from them are `rtf` and what is observed.
-        unit: what errors are counted in; characters for systems of characters, words for others.
+        unit: what errors and latencies are counted in; characters for systems of characters, words for
+            others.
         jobs: processes that decode, where there is no GPU. Streams are measured in one, on the CPU.
         progress: called after every batch.
     """
@@ -115,15 +118,14 @@ def evaluate_online(
         found = pool.recognizer.model
         encoder = check_online(str(model), found, prepared)
         results = decode_examples(pool, prepared, chosen, "decoding", tell, method="ctc-greedy")
+    unit = unit or unit_of(found.tokenizer.kind)
     frame_s = found.system.config.encoder.subsampling * prepared.frame_shift_s
-    words = _spikes(results, frame_s)
-    references = [prepared.examples[i].word_times for i in chosen]
-    drift = drift_latency(references, words)
-    some = _stream_some(found, prepared, chosen, words, streamed, tell)
+    words = _spikes(results, found.tokenizer, unit, frame_s)
+    drift = drift_latency(_references(prepared, chosen, unit), words)
+    some = _stream_some(found, prepared, chosen, words, unit, streamed, tell)
     chunk_ms, right_context_ms = (
         1000 * frame_s * frames for frames in (encoder.chunk_frames, encoder.right_context_frames)
     )
-    unit = unit or unit_of(found.tokenizer.kind)
     texts = [result.text for result in results]
     return OnlineEvaluation(
         utterances=len(chosen),
@@ -180,12 +182,25 @@ def check_online(name: str, model: Model, prepared: Prepared) -> StreamingEncode
 Words = Sequence[WordTime]
 
 
-def _spikes(results: Sequence[Result], frame_s: float) -> list[Words]:
+def reference_times(example: Example, unit: Unit) -> Words | None:
+    """When the words of an example are said, or its characters where these count; None if nobody knows."""
+    if example.word_times is None:
+        return None
+    return times_in(unit, example.word_times, example.texts["transcript"])
+
+
+def _references(prepared: Prepared, chosen: Sequence[int], unit: Unit) -> list[Words | None]:
+    return [reference_times(prepared.examples[i], unit) for i in chosen]
+
+
+def _spikes(results: Sequence[Result], tokenizer: Tokenizer, unit: Unit, frame_s: float) -> list[Words]:
     """The words of each result where the model predicts them; one that has no times is refused."""
+    words = []
     for result in results:
-        if result.word_times is None:
+        if result.token_times is None:
             raise ValueError(f"{result.id}: there are no times to measure: {result.no_times}")
-    return [spike_times(result.word_times or (), frame_s) for result in results]
+        words.append(spike_times(word_times(result.tokens, result.token_times, tokenizer, unit), frame_s))
+    return words
 
 
 class _Streamed(NamedTuple):
@@ -200,22 +215,28 @@ class _Streamed(NamedTuple):
 
 
 def _stream_some(
-    model: Model, prepared: Prepared, chosen: Sequence[int], words: Sequence[Words], most: int, tell: Progress
+    model: Model,
+    prepared: Prepared,
+    chosen: Sequence[int],
+    words: Sequence[Words],
+    unit: Unit,
+    most: int,
+    tell: Progress,
 ) -> _Streamed:
     """Streams at most so many of the chosen utterances that have word times, on the CPU; `words` are all
     utterances' words."""
-    references = [prepared.examples[i].word_times for i in chosen]
+    references = _references(prepared, chosen, unit)
     timed = [k for k, reference in enumerate(references) if reference is not None]
     sample = [timed[k] for k in spread_indices(len(timed), most)]
     model.system.cpu()
-    rtf, handed = _stream(model, prepared, [chosen[k] for k in sample], tell)
+    rtf, handed = _stream(model, prepared, [chosen[k] for k in sample], unit, tell)
     known = [references[k] for k in sample]
     drift = drift_latency(known, [words[k] for k in sample]).drift
     return _Streamed(len(sample), rtf, drift, drift_latency(known, handed))
 
 
 def _stream(
-    model: Model, prepared: Prepared, chosen: Sequence[int], tell: Progress
+    model: Model, prepared: Prepared, chosen: Sequence[int], unit: Unit, tell: Progress
 ) -> tuple[float, list[Words]]:
     """The real-time factor, and the words of each utterance, which end when they were handed over."""
     recognizer = StreamingRecognizer(model)
@@ -233,6 +254,6 @@ def _stream(
             if done:
                 computed_s += clock.computed_s
                 heard_s += prepared.examples[index].duration_s
-                words.append(word_times(tokens, times, model.tokenizer))
+                words.append(word_times(tokens, times, model.tokenizer, unit))
                 tell("streaming", done, len(chosen))
     return computed_s / heard_s, words

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from brctc.data import Prepared
+from brctc.data.units import Unit, unit_of
 from brctc.evaluate.decoding import Progress, spread_indices
-from brctc.evaluate.error_rate import Comparison, Unit, compare, unit_of
+from brctc.evaluate.error_rate import Comparison, compare
 from brctc.evaluate.online import (
     OnlineEvaluation,
     check_online,
@@ -121,7 +122,7 @@ def evaluate_cells(
     """Evaluates all trained cells of a sweep. What was measured before is read from its file.
 
     `methods` names how each run in `directory` was trained. The first one's tokens decide the unit of all
-    errors.
+    errors and latencies.
     """
     runs = {name: RunDirectory(Path(directory) / name) for name in methods}
     chosen = choose_utterances(prepared, limit)
@@ -148,7 +149,7 @@ def evaluate_runs(
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates online models by their names; the first is what others with its chunks are compared with, and
-    decides what errors are counted in."""
+    decides what errors and latencies are counted in."""
     kinds = []
     for name, directory in runs.items():  # all of them before the first is measured
         model = load_model(directory)

@@ -15,7 +15,7 @@ from brctc.data.batch import source_length
 from brctc.models import ConformerConfig, Model
 from brctc.report.pictures import Look, look_at, one_source
 from brctc.report.runs import RunFiles
-from brctc.report.spikes import input_clock
+from brctc.report.spikes import input_clock, spoken_times
 from brctc.report.style import bare, colours, new_figure, styled
 
 WIDTH, SMALL, LARGE = 10.0, 1.05, 1.9
@@ -108,7 +108,7 @@ def _first_layers(run: RunFiles, layers: Sequence[np.ndarray]) -> int:
 def _sources(run: RunFiles, look: Look, prepared: Prepared, index: int) -> list[Span] | None:
     """The encoder frames (first, last + 1) in which each token of a right output really is, if known."""
     utterance = prepared.examples[index]
-    times = utterance.word_times or ()
+    times = spoken_times(run.model, utterance)
     said = run.model.tokenizers[run.model.watched_text or TRANSCRIPT].decode(look.tokens)
     if said != utterance.texts[TRANSCRIPT] or len(times) != len(look.tokens):
         return None

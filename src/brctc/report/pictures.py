@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from brctc.data import Example, Padded, Prepared, WordTime, pad
 from brctc.data.batch import source_length
+from brctc.data.units import timed_units
 from brctc.decode import Recognizer
 from brctc.decode.sources import prepared_source, read_source
 from brctc.decode.times import spike_times
@@ -25,6 +26,8 @@ from brctc.report.spikes import (
     draw_words,
     input_clock,
     said_spikes,
+    spoken_times,
+    spoken_unit,
     target_spikes,
     token_labels,
 )
@@ -104,8 +107,9 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
         panel, clock = next(rest), input_clock(prepared, run.model.system.config.encoder)
         shades = None
         if said_words is not None and utterance.word_times:
-            draw_words(panel, utterance.word_times, clock)
-            shades = _shades(run.model, look.tokens, said_words, utterance.word_times)
+            times = spoken_times(run.model, utterance)
+            draw_words(panel, times, clock)
+            shades = _shades(run.model, look.tokens, said_words, times)
         draw_spikes(panel, look.spikes, clock, top.get_xlim()[1], width - MARGIN, shades=shades)
         _shade_cut(panel, look, clock)
         panel.set_title(text)
@@ -167,7 +171,8 @@ def _shades(
     """Each token in the colour of the word that it is part of, if that was said."""
     shades = colours(len(reference))
     right = {h: shades[r] for r, h in common_words(reference, words)}
-    ends = [len(model.tokenizer.decode(list(tokens[: k + 1])).split()) for k in range(len(tokens))]
+    said = [model.tokenizer.decode(list(tokens[: k + 1])) for k in range(len(tokens))]
+    ends = [len(timed_units(text, spoken_unit(model))) for text in said]
     return [right.get(end - 1, WRONG) for end in ends]
 
 
@@ -189,9 +194,11 @@ def _late(
     for run, said in zip(runs, words, strict=True):
         if said is None or not utterance.word_times:
             return None
-        drift = drift_latency([utterance.word_times], [said]).drift
+        drift = drift_latency([spoken_times(run.model, utterance)], [said]).drift
         parts.append(f"{run.name} {drift.mean_ms:.0f} ms" if drift.counted else f"{run.name} no word right")
-    return f"From the start of a word to its prediction: {', '.join(parts)}"
+    text = utterance.texts["transcript"]
+    spaced = all(timed_units(text, spoken_unit(run.model)) == text.split() for run in runs)
+    return f"From the start of a {'word' if spaced else 'character'} to its prediction: {', '.join(parts)}"
 
 
 def _early(runs: Sequence[RunFiles], looks: Sequence[Look]) -> str:
@@ -269,7 +276,7 @@ def plot_evolution(runs: Sequence[RunFiles], prepared: Prepared, name: str | Non
                 panel = rows[row, column]
                 spikes = target_spikes(table, posterior, targets, tokenizer)
                 if run.recipe.model.streaming:
-                    draw_words(panel, prepared.examples[index].word_times or (), clock)
+                    draw_words(panel, spoken_times(run.model, prepared.examples[index]), clock)
                 draw_spikes(panel, spikes, clock, end, width / (2 * len(runs)) - 0.4, 6.5)
                 if row < len(steps):
                     panel.tick_params(labelbottom=False)

@@ -109,9 +109,9 @@ def posteriors(runs: Sequence[RunFiles], prepared: Prepared, examples: int) -> s
         return f"<p>No CTC head predicts what they give out: {escape(', '.join(names))}.</p>\n"
     what = INPUTS[prepared.storage.kind if prepared.feature_config is None else "audio"]
     order = ORDER if prepared.storage.kind == "text" else ""
-    note = f"""Top: {what}; bars mark where each word or digit really is, if the corpus says so. Below: the
-probability of each token, frame by frame, {_output(runs)}, in the colours of the bars; grey bars are tokens
-that are not said, the thin grey line is the blank. {_ends(runs)} {order}"""
+    note = f"""Top: {what}; bars mark where each word, digit or Chinese character really is, if the
+corpus says so. Below: the probability of each token, frame by frame, {_output(runs)}, in the colours of the
+bars; grey bars are tokens that are not said, the thin grey line is the blank. {_ends(runs)} {order}"""
     plots = [plot_posteriors(runs, prepared, index) for index in example_indices(prepared, examples)]
     return "".join(figure_html(plot, note if i == 0 else "") for i, plot in enumerate(plots))
 

@@ -11,9 +11,11 @@ import torch
 from matplotlib.axes import Axes
 
 from brctc.align import best_path
-from brctc.data import Prepared, Tokenizer, WordTime
+from brctc.data import Example, Prepared, Tokenizer, WordTime
 from brctc.data.batch import SOURCE
+from brctc.data.units import Unit, unit_of
 from brctc.decode import ctc_greedy
+from brctc.evaluate.online import reference_times
 from brctc.models import EncoderConfig, Model
 from brctc.models.subsampling import WINDOW
 from brctc.report.style import FAINT, INK, bare, colours
@@ -101,6 +103,16 @@ def token_labels(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.pieces[token].replace("▁", " ").strip() or "␣" for token in tokens]
 
 
+def spoken_unit(model: Model) -> Unit:
+    """What times are counted in for a model, as its errors are."""
+    return unit_of(model.tokenizers.get("transcript", model.tokenizer).kind)
+
+
+def spoken_times(model: Model, utterance: Example) -> Sequence[WordTime]:
+    """When the words of an utterance are said, or its characters where a model's errors are of them."""
+    return reference_times(utterance, spoken_unit(model)) or ()
+
+
 def draw_words(axis: Axes, times: Sequence[WordTime], clock: Clock) -> None:
     """Bands where the words really are, behind the spikes, in the colours of `draw_input`."""
     for time, shade in zip(times, colours(len(times)), strict=True):
@@ -183,7 +195,7 @@ def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None
         axis.imshow(features[::-1], aspect="auto", extent=extent, interpolation="bilinear", cmap="magma")
     axis.set_xlim(0, extent[1])
     axis.set_ylim(-0.24, 1)
-    times = utterance.word_times or ()
+    times = spoken_times(model, utterance)
     for time, shade in zip(times, colours(len(times)), strict=True):
         start, end = time.start_s * clock.per_second, time.end_s * clock.per_second
         axis.barh(-0.15, end - start, 0.12, left=start, color=shade)

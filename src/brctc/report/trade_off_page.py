@@ -130,6 +130,7 @@ def write_trade_off(trade_off: TradeOff, out: str | Path, command: str | None = 
     """Writes the page, which needs nothing else, and its numbers into a JSON file beside it."""
     title = f"Errors against latency on {title_of(trade_off.corpus)}"
     found = trade_off.trials[0].online
+    counted = "" if found.unit == "word" else " (of Chinese and Japanese, characters)"
     about = f"""<p>An online recognizer is late by the time it takes to collect a chunk and its look-ahead
 (DCL), to compute it (CL), and by how much later than it is said a word is predicted (drift, DL). A risk that
 prefers early emission lowers the drift, so that larger chunks, which make fewer errors, can be had for the
@@ -144,8 +145,8 @@ CTC.{caution(trade_off.corpus)}</p>
     )
     results = f"""{plots}<div class="wide">{to_html(trade_off_table(trade_off))}</div>
 <p class="soft">DL: mean last frame of a word's prediction minus its start in the reference, over the words
-that both have. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks. Utterances
-without reference times, left out of DL: {found.without_reference}.</p>
+that both have{counted}. The difference is paired, to {escape(trade_off.methods[0])} with the same chunks.
+Utterances without reference times, left out of DL: {found.without_reference}.</p>
 <div class="wide">{to_html(trade_off_table(trade_off, "details"))}</div>
 <p class="soft">Observed: what the streaming recognizer's listener really waited, with computation measured,
 on {found.streamed} of the utterances; expected: DCL + DL + CL of the same ones. End of sentence: from the

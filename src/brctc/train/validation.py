@@ -7,8 +7,9 @@ import torch
 
 from brctc.data import Prepared
 from brctc.data.batch import SOURCE, Batch, Padded, pad, source_length
+from brctc.data.units import unit_of
 from brctc.decode.ctc import ctc_greedy
-from brctc.evaluate.error_rate import error_rate, unit_of
+from brctc.evaluate.error_rate import error_rate
 from brctc.models import System
 from brctc.models.attention_decoder import AttentionDecoder
 from brctc.models.system import Encoded
