@@ -72,7 +72,8 @@ def test_alone_as_in_a_batch(trim, middle_layers, order):
 def test_a_frame_is_of_its_token(order):
     """Before any layer that mixes, frames 3 t to 3 t + 2 depend on token t alone; in copies of L tokens, the
     frames t, L + t and 2 L + t do."""
-    encoder = legonn_system(order=order).encoder
+    system = legonn_system(order=order)
+    encoder, config = system.encoder, system.config.encoder
     x = torch.randn(2, 5, 12, dtype=torch.double, requires_grad=True)
     frames, lengths = encoder._up_sample(x, torch.tensor([5, 4]))
     assert lengths.tolist() == [15, 12]
@@ -81,6 +82,7 @@ def test_a_frame_is_of_its_token(order):
             (gradient,) = torch.autograd.grad(frames[n, frame].sum(), x, retain_graph=True)
             token = frame // 3 if order == "tokens" else frame % size
             assert gradient.abs().sum(2).gt(0).nonzero().tolist() == [[n, token]]
+            assert config.source_tokens(size)[frame] == token
     same = (0, 1) if order == "tokens" else (0, 5)
     assert not torch.allclose(frames[0, same[0]], frames[0, same[1]])  # the frames of a token differ
 

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from brctc.data import FeatureConfig, Prepared, TokenConfig, Tokenizer, WordTime
 from brctc.models import ConformerConfig, System, SystemConfig, TrimConfig
@@ -16,7 +17,7 @@ from brctc.report.attention import _share, _sources, attention_index, plot_atten
 from brctc.report.pictures import Look, example_indices, look_at, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_beams, plot_curves, plot_results
 from brctc.report.runs import read_run
-from brctc.report.spikes import input_clock, part, said_spikes, spread_labels, target_spikes
+from brctc.report.spikes import draw_tokens, input_clock, part, said_spikes, spread_labels, target_spikes
 from brctc.report.style import INK, new_figure, styled, to_svg
 from tests.data.splits import write_split
 from tests.train.tiny import ENCODER
@@ -97,6 +98,20 @@ def test_posteriors_over_the_input(runs, trained):
         assert cut == ([f"cut off: {left} of {utterance.num_frames} frames"] if left else [])
     assert panels[-1].get_xlabel() == "column"
     assert runs[0].name in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("owners", "expected"),
+    [
+        ([0, 0, 0, 1, 1, 1], [("ein", 0.5), ("Mann", 1.5)]),  # the frames of a token side by side
+        ([0, 1, 0, 1], [("ein", 0.25), ("Mann", 0.75), ("ein", 1.25), ("Mann", 1.75)]),  # in copies
+    ],
+)
+def test_tokens_over_their_frames(owners, expected):
+    axis = Figure().subplots()
+    draw_tokens(axis, ["ein", "Mann"], owners)
+    assert [(text.get_text(), text.get_position()[0]) for text in axis.texts] == expected
+    assert axis.get_xlim() == (0, 2)
 
 
 def test_evolution(runs, trained):

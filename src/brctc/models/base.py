@@ -58,6 +58,10 @@ class EncoderConfig(Kind):
         """How many frames come of so many; 0 or less is too short."""
         return self.up_sampling_factor * subsampled_frames(frames, self.subsampling)
 
+    def source_tokens(self, count: int) -> list[int]:
+        """Of a text of so many tokens: the token that each frame is of."""
+        return [token for token in range(count) for _ in range(self.up_sampling_factor)]
+
     def tap_dim(self, tap: str) -> int:
         """D of a tap."""
         return self.dim

@@ -71,6 +71,11 @@ class LegoNNConfig(EncoderConfig):
     def up_sampling_factor(self) -> int:
         return self.up_sampling
 
+    def source_tokens(self, count: int) -> list[int]:
+        if self.order == "copies":
+            return list(range(count)) * self.up_sampling
+        return super().source_tokens(count)
+
     def build(self, input_size: int) -> "LegoNNEncoder":
         return LegoNNEncoder(self, input_size)
 

@@ -26,6 +26,7 @@ from brctc.report.spikes import (
     draw_words,
     input_clock,
     said_spikes,
+    source_layout,
     spoken_times,
     spoken_unit,
     target_spikes,
@@ -98,12 +99,19 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
     titles = [_said(run, look, utterance, width - MARGIN) for run, look in zip(runs, looks, strict=True)]
     lines = sum(text.count("\n") for text in titles)
     maps = [decoder_attention(run.model, prepared, index) for run in runs]
-    heights = [height for found in maps for height in ([1.3] if found is None else [1.3, _map_height(found)])]
+    strips = [_has_own_layout(run, runs[0], prepared, index) for run in runs]
+    heights: list[float] = []
+    for strip, found in zip(strips, maps, strict=True):
+        heights += [0.9] * strip + [1.3] + ([] if found is None else [_map_height(found)])
     figure = new_figure(width, 1.2 + input_height + sum(heights) + LINE * lines, title)
     top, *panels = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[input_height, *heights])
     draw_input(top, prepared, index, runs[0].model)
     rest = iter(panels)
-    for run, look, text, said_words, found in zip(runs, looks, titles, words, maps, strict=True):
+    for run, look, text, said_words, found, strip in zip(
+        runs, looks, titles, words, maps, strips, strict=True
+    ):
+        if strip:
+            draw_input(next(rest), prepared, index, run.model)
         panel, clock = next(rest), input_clock(prepared, run.model.system.config.encoder)
         shades = None
         if said_words is not None and utterance.word_times:
@@ -140,6 +148,13 @@ def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.
     tokens = torch.tensor([result.tokens], dtype=torch.long, device=model.system.device)
     weights = decoder.attention_weights(memory, tokens)[0].mean((0, 1))[:-1]  # but for the end
     return weights.float().cpu().numpy(), token_labels(result.tokens, model.tokenizer)
+
+
+def _has_own_layout(run: RunFiles, first: RunFiles, prepared: Prepared, index: int) -> bool:
+    """Whether the frames of its encoder are of other tokens than those of the first run's."""
+    if prepared.storage.kind != "text":
+        return False
+    return source_layout(prepared, index, run.model) != source_layout(prepared, index, first.model)
 
 
 def _map_height(found: tuple[np.ndarray, list[str]]) -> float:

@@ -4,6 +4,7 @@ Axes: T encoder frames, C classes, K tokens that the spikes say, one after the o
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from brctc.report.style import FAINT, INK, bare, colours
 
 SEEN = 0.004  # less than this is not drawn
 LABELLED = 0.15  # a spike that is lower gets no label
+TURNED = 40  # more tokens than these are written upright
 LABEL_BAND = 1.32  # the top of the axis: above 1 there is room for labels
 
 
@@ -178,9 +180,7 @@ def spread_labels(
 def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None:
     """The handwritten line, log-mel features or tokens; below, where each word is, in the spikes' colours."""
     if prepared.storage.kind == "text":
-        tokenizer = model.tokenizers[SOURCE]
-        tokens = tokenizer.encode(prepared.examples[index].texts[SOURCE])
-        draw_tokens(axis, token_labels(tokens, tokenizer))
+        draw_tokens(axis, *source_layout(prepared, index, model))
         return
     features, utterance = prepared.features(index).T, prepared.examples[index]
     bare(axis)
@@ -201,16 +201,29 @@ def draw_input(axis: Axes, prepared: Prepared, index: int, model: Model) -> None
         axis.barh(-0.15, end - start, 0.12, left=start, color=shade)
 
 
-def draw_tokens(axis: Axes, labels: Sequence[str]) -> None:
-    """A text, a token in each unit of the axis."""
+def source_layout(prepared: Prepared, index: int, model: Model) -> tuple[list[str], list[int]]:
+    """The tokens of a source text, and which of them each of the encoder's frames is of."""
+    tokenizer = model.tokenizers[SOURCE]
+    labels = token_labels(tokenizer.encode(prepared.examples[index].texts[SOURCE]), tokenizer)
+    return labels, model.system.config.encoder.source_tokens(len(labels))
+
+
+def draw_tokens(axis: Axes, labels: Sequence[str], owners: Sequence[int]) -> None:
+    """A text over the frames that come of it, each labelled with the token that it is of; in all, the axis
+    has a unit for each token."""
     bare(axis)
     axis.set_yticks([])
     axis.tick_params(bottom=False, labelbottom=False)
     axis.set_xlim(0, len(labels))
     axis.set_ylim(0, 1)
-    for place, label in enumerate(labels):
-        axis.axvspan(place, place + 1, facecolor=FAINT, alpha=0.25 if place % 2 else 0.1, linewidth=0)
-        axis.text(place + 0.5, 0.5, label, color=INK, fontsize=8, rotation=60, ha="center", va="center")
+    spans = [list(group) for _, group in groupby(range(len(owners)), key=owners.__getitem__)]
+    for place, span in enumerate(spans):
+        left, right = (frame * len(labels) / len(owners) for frame in (span[0], span[-1] + 1))
+        axis.axvspan(left, right, facecolor=FAINT, alpha=0.25 if place % 2 else 0.1, linewidth=0)
+        size, turn = (8, 60) if len(spans) <= TURNED else (6, 90)
+        middle = (left + right) / 2
+        label = labels[owners[span[0]]]
+        axis.text(middle, 0.5, label, color=INK, fontsize=size, rotation=turn, ha="center", va="center")
 
 
 def draw_decoder_attention(axis: Axes, weights: np.ndarray, labels: Sequence[str], clock: Clock) -> None:
