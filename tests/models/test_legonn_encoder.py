@@ -33,14 +33,14 @@ def sentences(lengths) -> Padded:
     return pad([torch.randint(WORDS, (length,), generator=generator) for length in lengths])
 
 
-ORDERS = pytest.mark.parametrize("order", ["tokens", "copies"])
+PHASES = pytest.mark.parametrize("phases", [1, 3])
 
 
-@ORDERS
+@PHASES
 @pytest.mark.parametrize("rate", [1, 2, 3, 5])
-def test_up_sampled_lengths_are_exact(rate, order):
+def test_up_sampled_lengths_are_exact(rate, phases):
     """Every length, alone and in batches: `rate` frames of each token, whatever the padding."""
-    system = legonn_system(up_sampling=rate, order=order)
+    system = legonn_system(up_sampling=rate, phases=phases)
     config = system.config.encoder
     for lengths in [*([length] for length in range(1, 13)), [1, 12], [7, 3, 7, 1], list(range(1, 9))]:
         encoded = system.encode(sentences(lengths))
@@ -52,11 +52,11 @@ def test_up_sampled_lengths_are_exact(rate, order):
         assert encoded.logits().values.shape == (len(lengths), rate * max(lengths), CLASSES)
 
 
-@ORDERS
+@PHASES
 @pytest.mark.parametrize("middle_layers", [0, 1])
 @pytest.mark.parametrize("trim", [None, TRIM], ids=["whole", "trimmed"])
-def test_alone_as_in_a_batch(trim, middle_layers, order):
-    system = legonn_system(middle_layers=middle_layers, order=order)
+def test_alone_as_in_a_batch(trim, middle_layers, phases):
+    system = legonn_system(middle_layers=middle_layers, phases=phases)
     source = sentences([6, 2, 4])
     together = system.encode(source, trim)
     if trim:
@@ -68,11 +68,11 @@ def test_alone_as_in_a_batch(trim, middle_layers, order):
             torch.testing.assert_close(one_of(together.taps[tap], n).values, own.taps[tap].values)
 
 
-@ORDERS
-def test_a_frame_is_of_its_token(order):
-    """Before any layer that mixes, frames 3 t to 3 t + 2 depend on token t alone; in copies of L tokens, the
-    frames t, L + t and 2 L + t do."""
-    system = legonn_system(order=order)
+@PHASES
+def test_a_frame_is_of_its_token(phases):
+    """Before any layer that mixes, frames 3 t to 3 t + 2 depend on token t alone; in phases, of L tokens,
+    the frames t, L + t and 2 L + t do."""
+    system = legonn_system(phases=phases)
     encoder, config = system.encoder, system.config.encoder
     x = torch.randn(2, 5, 12, dtype=torch.double, requires_grad=True)
     frames, lengths = encoder._up_sample(x, torch.tensor([5, 4]))
@@ -80,10 +80,10 @@ def test_a_frame_is_of_its_token(order):
     for n, size in enumerate((5, 4)):
         for frame in range(3 * size):
             (gradient,) = torch.autograd.grad(frames[n, frame].sum(), x, retain_graph=True)
-            token = frame // 3 if order == "tokens" else frame % size
+            token = frame // 3 if phases == 1 else frame % size
             assert gradient.abs().sum(2).gt(0).nonzero().tolist() == [[n, token]]
             assert config.source_tokens(size)[frame] == token
-    same = (0, 1) if order == "tokens" else (0, 5)
+    same = (0, 1) if phases == 1 else (0, 5)
     assert not torch.allclose(frames[0, same[0]], frames[0, same[1]])  # the frames of a token differ
 
 

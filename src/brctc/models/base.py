@@ -19,6 +19,7 @@ MIDDLE, TRIMMED, FINAL = "middle", "trimmed", "final"
 
 Dim = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
+Phases = Annotated[int, Field(ge=1, le=100)]
 Frames = Annotated[int, Field(ge=1, le=10_000)]
 FramesOrNone = Annotated[int, Field(ge=0, le=10_000)]
 Heads = PositiveInt

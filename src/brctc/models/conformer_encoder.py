@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from brctc.data.batch import Padded
 from brctc.models.base import (
@@ -19,12 +19,14 @@ from brctc.models.base import (
     EncoderConfig,
     Heads,
     Layers,
+    Phases,
     Trim,
     check_heads,
     check_kernel_size,
 )
 from brctc.models.conformer import Conformer
 from brctc.models.layers import Dropout as DropoutLayer
+from brctc.models.phases import in_phases
 from brctc.models.positions import frame_positions
 from brctc.models.subsampling import Subsampling, check_long_enough
 
@@ -53,6 +55,8 @@ class ConformerConfig(EncoderConfig):
     utterances of up to 100 frames, 5% longer for 400 frames and 14% longer for 1,000
     (`benchmarks/attention_dropout.py`)."""
     positions: Literal["relative", "sinusoidal"] = "relative"
+    phases: Phases = 1
+    """Above 1: behind the first half, every so many-th frame comes first, then those between."""
 
     @model_validator(mode="after")
     def _check(self) -> "ConformerConfig":
@@ -83,10 +87,13 @@ class ConformerEncoder(Encoder):
         options = (config.dropout, config.attention_dropout, self.relative)
         self.first = Conformer(config.first_layers, *sizes, *options)
         self.second = Conformer(config.second_layers, *sizes, *options)
+        self.phases = config.phases
+        # a frame must know its phase before it can leave a word to another
+        self.phase_embedding = nn.Embedding(config.phases, dim) if config.phases > 1 else None
 
     def forward(self, source: Padded, trim: Trim | None = None) -> dict[str, Padded]:
         entered = self._enter(source)
-        middle = Padded(self.first(*entered), entered.lengths)
+        middle = in_phases(Padded(self.first(*entered), entered.lengths), self.phases)
         trimmed = middle if trim is None else trim(MIDDLE, middle)
         final = Padded(self.second(*trimmed), trimmed.lengths)
         return {MIDDLE: middle, TRIMMED: trimmed, FINAL: final}
@@ -97,6 +104,9 @@ class ConformerEncoder(Encoder):
         check_long_enough(source.lengths, shorter, self.subsampling.factor)
         if not self.relative:
             hidden = hidden + frame_positions(hidden.shape[1], hidden)
+        if self.phase_embedding is not None:
+            phase = torch.arange(hidden.shape[1], device=hidden.device) % self.phases
+            hidden = hidden + self.phase_embedding(phase)
         return Padded(self.dropout(hidden), shorter)
 
     @torch.no_grad()
@@ -104,6 +114,6 @@ class ConformerEncoder(Encoder):
         """Each layer's (N, H, T, T) self-attention; in the second half T may be shorter."""
         entered = self._enter(source)
         hidden, first = self.first.attention_weights(*entered)
-        middle = Padded(hidden, entered.lengths)
+        middle = in_phases(Padded(hidden, entered.lengths), self.phases)
         trimmed = middle if trim is None else trim(MIDDLE, middle)
         return first + self.second.attention_weights(*trimmed)[1]

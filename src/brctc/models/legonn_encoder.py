@@ -26,10 +26,12 @@ from brctc.models.base import (
     EncoderConfig,
     Heads,
     Layers,
+    Phases,
     Trim,
     check_heads,
 )
 from brctc.models.layers import Dropout
+from brctc.models.phases import in_phases, phase_order
 from brctc.models.positions import frame_positions
 from brctc.models.transformer import Transformer
 
@@ -55,9 +57,9 @@ class LegoNNConfig(EncoderConfig):
     """Behind that tap, on what trimming leaves."""
     up_sampling: Annotated[int, Field(ge=1, le=100)] = 3
     """Frames that come of a token."""
-    order: Literal["tokens", "copies"] = "tokens"
-    """What stands side by side: the frames of a token, or a frame of every token, one copy of the sequence
-    behind the other."""
+    phases: Phases = 1
+    """1: the frames of a token stand side by side. As many as `up_sampling`: a frame of every token, one copy
+    of the text behind the other."""
     dropout: float = Field(0.3, ge=0, lt=1)
     attention_dropout: float = AttentionDropout
     """As a Conformer's."""
@@ -72,9 +74,8 @@ class LegoNNConfig(EncoderConfig):
         return self.up_sampling
 
     def source_tokens(self, count: int) -> list[int]:
-        if self.order == "copies":
-            return list(range(count)) * self.up_sampling
-        return super().source_tokens(count)
+        tokens = super().source_tokens(count)
+        return [tokens[frame] for frame in phase_order(len(tokens), self.phases)]
 
     def build(self, input_size: int) -> "LegoNNEncoder":
         return LegoNNEncoder(self, input_size)
@@ -85,7 +86,7 @@ class LegoNNEncoder(Encoder):
 
     def __init__(self, config: LegoNNConfig, vocab_size: int) -> None:
         super().__init__()
-        dim, self.up_sampling, self.order = config.dim, config.up_sampling, config.order
+        dim, self.up_sampling, self.phases = config.dim, config.up_sampling, config.phases
         self.embedding = nn.Embedding(vocab_size, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         self.dropout = Dropout(config.dropout)
@@ -108,14 +109,10 @@ class LegoNNEncoder(Encoder):
         return Padded(self.dropout(x + frame_positions(x.shape[1], x)), source.lengths)
 
     def _up_sample(self, x: Tensor, lengths: Tensor) -> Padded:
-        """(N, T, D) to (N, R T, D): frame R t + r is of token t; in copies of L tokens, frame L r + t."""
+        """(N, T, D) to (N, R T, D): frame R t + r is of token t, before they are put in phases."""
         frames = self.spread(x).unflatten(-1, (self.up_sampling, -1)).flatten(1, 2)
-        if self.order == "copies":
-            of_tokens = torch.arange(frames.shape[1], device=x.device)[None]
-            size = lengths.to(x.device)[:, None]
-            place = (of_tokens % size * self.up_sampling + of_tokens // size).clamp(max=frames.shape[1] - 1)
-            frames = frames.gather(1, place[:, :, None].expand(frames.shape))
-        return Padded(frames + frame_positions(frames.shape[1], frames), self.up_sampling * lengths)
+        frames, lengths = in_phases(Padded(frames, self.up_sampling * lengths), self.phases)
+        return Padded(frames + frame_positions(frames.shape[1], frames), lengths)
 
     @torch.no_grad()
     def attention_weights(self, source: Padded, trim: Trim | None = None) -> list[Tensor]:
