@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from brctc import _native
 from brctc.data import FeatureConfig, FeatureStream, extract_features, num_samples_heard
 from brctc.data.features import num_frames
-from brctc.data.pitch import JUMP, RATE, STEP, PitchStream, Resampler, Track
+from brctc.data.pitch import JUMP, RATE, STEP, PitchStream, PitchTracker, Resampler, Track
 from tests.data.sounds import noise
 
 SHIFT_MS = 10.0
@@ -23,13 +23,10 @@ def glide(first_hz, last_hz, seconds, rate=16000):
 
 def raw_track(samples, rate, look_ahead=None):
     """(T) NCCF and Hz, before what is made of them for a model."""
-    stream, seen = PitchStream(rate, SHIFT_MS, look_ahead), []
-    make = stream._post.push
-    stream._post.push = lambda *track, last=False: seen.append(track) or make(*track, last=last)
+    tracker = PitchTracker(rate, SHIFT_MS, look_ahead)
     frames = num_frames(len(samples), FeatureConfig(sample_rate=rate))
-    stream.push(samples)
-    stream.finish(frames)
-    nccf, log_pitch = (np.concatenate(parts) for parts in zip(*seen, strict=True))
+    tracks = tracker.push(samples), tracker.finish(frames)
+    nccf, log_pitch = (np.concatenate(parts) for parts in zip(*tracks, strict=True))
     assert len(nccf) == frames
     return nccf, np.exp(log_pitch)
 
@@ -98,7 +95,7 @@ def test_what_does_not_fit_is_refused(change):
 @pytest.mark.parametrize("look_ahead", [0, 3, None])
 def test_a_track_is_decided_as_late_as_it_says(look_ahead):
     rng = np.random.default_rng(2)
-    lags = PitchStream(16000, SHIFT_MS).lags
+    lags = PitchTracker(16000, SHIFT_MS).lags
     local = 0.02 * rng.random((30, len(lags.seconds)))
     whole = Track(lags, None)
     assert len(whole.push(local)) == 0
@@ -146,11 +143,12 @@ def test_memory_of_a_stream_does_not_grow():
     stream = PitchStream(16000, SHIFT_MS, 10)
     for _ in range(30):
         stream.push(noise(1.0, 5))
-    assert stream._wave._kept.shape[1] < 1000
-    assert len(stream._nccf) < 30
+    tracker = stream._tracker
+    assert tracker._wave._kept.shape[1] < 1000
+    assert len(tracker._nccf) < 30
     assert len(stream._post._nccf) < 200
-    assert len(stream._track._parents) < 30
-    assert len(stream._resampler._kept) < 100
+    assert len(tracker._track._parents) < 30
+    assert len(tracker._resampler._kept) < 100
 
 
 @pytest.mark.parametrize("seconds", [0.006, 0.02, 0.1])

@@ -267,32 +267,32 @@ class Wave:
         self._kept, self.first = self._kept[:, unused:], self.first + unused
 
 
-class PitchStream:
-    """Three values for each frame of audio that comes bit by bit; frame t is centred on (t + 1/2) shifts."""
+class PitchTracker:
+    """The NCCF and log pitch of each frame of audio that comes bit by bit; frame t is centred on (t + 1/2)
+    shifts."""
 
     def __init__(self, sample_rate: int, frame_shift_ms: float, look_ahead: int | None = None) -> None:
-        """A frame is decided `look_ahead` frames later, CHANGE_FRAMES at least; at the end if it is None."""
+        """A frame is decided `look_ahead` frames later; at the end if it is None."""
         self.lags, self.whole = Lags(), look_ahead is None
         self._frame_shift_ms = frame_shift_ms
         self._resampler, self._wave = Resampler(sample_rate), Wave()
-        self._track = Track(self.lags, None if look_ahead is None else look_ahead - CHANGE_FRAMES)
-        self._post = Postprocessor(RIGHT_FRAMES if look_ahead is None else CHANGE_FRAMES)
+        self._track = Track(self.lags, look_ahead)
         self._nccf: Array = np.empty((0, len(self.lags.seconds)))
         self._frames = 0
 
-    def push(self, samples: NDArray[np.floating]) -> NDArray[np.float32]:
-        """(T, 3): the frames that the next mono samples complete."""
+    def push(self, samples: NDArray[np.floating]) -> tuple[Array, Array]:
+        """(T) each, of the frames that the next mono samples complete."""
         self._wave.push(self._resampler.push(samples))
         frames = self._frames
         while not self.whole and first_sample(frames, self._frame_shift_ms) + FRAME <= self._wave.end:
             frames += 1
-        return self._post.push(*self._decided(self._track.push(self._costs(frames))))
+        return self._decided(self._track.push(self._costs(frames)))
 
-    def finish(self, num_frames: int) -> NDArray[np.float32]:
-        """The last frames, so that there are so many in all; there is silence behind the end."""
+    def finish(self, num_frames: int) -> tuple[Array, Array]:
+        """Of the last frames, so that there are so many in all; there is silence behind the end."""
         self._wave.push(self._resampler.finish())
         states = self._track.push(self._costs(num_frames))
-        return self._post.push(*self._decided(np.concatenate([states, self._track.finish()])), last=True)
+        return self._decided(np.concatenate([states, self._track.finish()]))
 
     def _costs(self, frames: int) -> Array:
         """Local costs (T, S) of all frames before `frames`; their NCCF is kept until the track is decided."""
@@ -314,6 +314,24 @@ class PitchStream:
         nccf = self._nccf[np.arange(len(states)), states]
         self._nccf = self._nccf[len(states) :]
         return nccf, self.lags.log_pitch[states]
+
+
+class PitchStream:
+    """Three values for each frame of audio that comes bit by bit, as a model sees them."""
+
+    def __init__(self, sample_rate: int, frame_shift_ms: float, look_ahead: int | None = None) -> None:
+        """A frame is there `look_ahead` frames later, CHANGE_FRAMES at least; at the end if it is None."""
+        decided = None if look_ahead is None else look_ahead - CHANGE_FRAMES
+        self._tracker = PitchTracker(sample_rate, frame_shift_ms, decided)
+        self._post = Postprocessor(RIGHT_FRAMES if look_ahead is None else CHANGE_FRAMES)
+
+    def push(self, samples: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(T, 3): the frames that the next mono samples complete."""
+        return self._post.push(*self._tracker.push(samples))
+
+    def finish(self, num_frames: int) -> NDArray[np.float32]:
+        """The last frames, so that there are so many in all."""
+        return self._post.push(*self._tracker.finish(num_frames), last=True)
 
 
 def first_sample(frame: int, frame_shift_ms: float) -> int:
