@@ -35,7 +35,7 @@ def ours(samples: np.ndarray, rate: int, look_ahead: int | None) -> np.ndarray:
 
 def praat(samples: np.ndarray, rate: int, middles: np.ndarray) -> np.ndarray:
     """(T) Hz at these times; NaN where it finds no voice."""
-    import parselmouth
+    import parselmouth  # pyright: ignore[reportMissingImports]
 
     sound = parselmouth.Sound(samples.astype(np.float64), rate)
     pitch = sound.to_pitch(time_step=SHIFT_S, pitch_floor=FLOOR_HZ, pitch_ceiling=HIGHEST_HZ)
@@ -44,7 +44,7 @@ def praat(samples: np.ndarray, rate: int, middles: np.ndarray) -> np.ndarray:
 
 def world(samples: np.ndarray, rate: int, middles: np.ndarray) -> np.ndarray:
     """As `praat`."""
-    import pyworld
+    import pyworld  # pyright: ignore[reportMissingImports]
 
     options = {"f0_floor": FLOOR_HZ, "f0_ceil": HIGHEST_HZ, "frame_period": 1000 * SHIFT_S}
     found, times = pyworld.harvest(samples.astype(np.float64), rate, **options)

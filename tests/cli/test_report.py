@@ -17,6 +17,24 @@ def test_evaluate(trained):
     assert [system["name"] for system in systems] == ["vanilla", "brctc"]
 
 
+def test_several_test_sets(trained):
+    folder, _ = trained
+    quick = ("--limit", "4", "--repeats", "1", "--beams", "2", "--split", "test", "dev", "--rtf-share", "1/2")
+    found = brctc(folder, "evaluate", "vanilla", "brctc", *quick, "--out", "sets.json")
+    assert found.code == 0, found.err
+    assert " on dev" in found.out
+    numbers = json.loads((folder / "sets.json").read_text())
+    assert numbers["rtf_of"] == "the first 1/2 of the test set"
+    assert [(other["split"], other["utterances"]) for other in numbers["others"]] == [("dev", 4)]
+    for options, problem in (
+        (("--split", "dev", "dev"), "--split: name one split or several, each once"),
+        (("--rtf-share", "a/b"), "--rtf-share is 'a/b', expected a share such as 1/88 or 0.1"),
+        (("--rtf-share", "2"), "rtf_share is 2, expected a share above 0, at most 1"),
+    ):
+        refused = brctc(folder, "evaluate", "vanilla", *options)
+        assert (refused.code, refused.err) == (2, f"brctc evaluate: {problem}\n")
+
+
 def test_several_processes_measure_the_same(trained):
     folder, _ = trained
     systems = []

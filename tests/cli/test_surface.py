@@ -36,7 +36,7 @@ SURFACE = {
         "--out",
     ],
     "evaluate": [
-        "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--beams", "--batch", "--jobs",
+        "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--rtf-share", "--beams", "--batch", "--jobs",
         "--out",
     ],
     "latency": ["RUN ...!", "--prepared", "--split", "--limit", "--jobs", "--out"],

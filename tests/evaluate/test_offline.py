@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from brctc.evaluate import (
 from brctc.evaluate.metrics import ErrorRateMetric
 from brctc.evaluate.translation_metrics import BLEUMetric, ChrFMetric
 from brctc.models import Model, System, SystemConfig, load_model
+from brctc.report.tables import results_table
 from brctc.trimming import trimmed_lengths
 from tests.data.splits import ArrayItem, ArraySource, write_split
 from tests.evaluate.conftest import QUICK
@@ -273,3 +275,34 @@ def test_a_metric_that_is_not_known_is_refused_before_anything_is_decoded(traine
     first = with_metrics(trained.vanilla / "model", tmp_path / "vanilla", {"mine": metric})
     with pytest.raises(ValueError, match=f"the model's recipe: {message}"):
         evaluate_models({"a": first}, trained.test, progress=lambda *_: pytest.fail("too late"))
+
+
+def test_further_test_sets_stand_in_the_same_table(trained, evaluation):
+    """As if each had been evaluated alone; only the first is timed."""
+    dev = Prepared(trained.test.directory, "dev")
+    both = evaluate_models(trained.models, trained.test, QUICK, others=[dev])
+    alone = evaluate_models(trained.models, dev, QUICK)
+    assert [s.scores for s in both.systems] == [s.scores for s in evaluation.systems]
+    (other,) = both.others
+    assert (other.split, other.utterances, other.duration_s) == ("dev", len(dev), alone.duration_s)
+    for found, expected in zip(other.systems, alone.systems, strict=True):
+        assert (found.scores, found.differences) == (expected.scores, expected.differences)
+        assert found.down_sampling == expected.down_sampling
+    assert Evaluation.from_json(both.to_json()) == both
+    rows = {row[0]: row[1:3] for row in results_table(both).rows}
+    title = next(title for title in rows if " on dev" in title)
+    name, info = both.main_metric
+    score = other.systems[1].scores[name]
+    assert rows[title][1].startswith(info.show(score.value))
+    assert not any(" on dev" in row[0] for row in results_table(evaluation).rows)
+
+
+def test_a_share_is_timed_from_the_beginning(trained):
+    options = EvaluationOptions(rtf_share=Fraction(1, 3))
+    assert options.timed(10) == [0, 1, 2, 3]
+    assert options.timed(9) == [0, 1, 2]
+    assert options.timed_are == "the first 1/3 of the test set"
+    assert EvaluationOptions(rtf_utterances=2).timed(10) == [0, 9]
+    for share in (Fraction(0), Fraction(2), Fraction(-1, 2)):
+        with pytest.raises(ValueError, match=r"rtf_share is .*, expected a share above 0, at most 1"):
+            EvaluationOptions(rtf_share=share)

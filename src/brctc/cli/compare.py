@@ -29,8 +29,11 @@ class Command:
     """YAML files, or recipes that come with brctc by their names; all of one corpus."""
     out: Annotated[Path, arg(metavar="DIR")]
     """Gets a run for each recipe, and the report as report.html and report.json."""
-    split: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the test set)")] = None
-    """What the models are compared on: a test set by its name, or dev of a corpus without one."""
+    split: Annotated[
+        tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(default: all test sets)")
+    ] = ()
+    """What the models are compared on: test sets by their names, or dev of a corpus without one. Speed
+    and pictures are of the first."""
     ray: Ray = None
     """Train on a Ray cluster: its address, "auto" for this machine's, or "local" to start one here."""
     set: Assignments = ()

@@ -1,7 +1,7 @@
 """What `brctc compare`, `brctc demo` and `brctc sweep` share."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brctc.cli.shared import progress_bars, show_preparing, show_results
@@ -16,10 +16,10 @@ STOPPED = "stopped\nThe same command continues."
 
 
 def compare(
-    recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None, split: str | None = None
+    recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None, splits: Sequence[str] = ()
 ) -> None:
-    """Everything from the corpus to the report, for recipes by the names of their runs. `split` is what they
-    are compared on; by default the test set."""
+    """Everything from the corpus to the report, for recipes by the names of their runs. `splits` are what
+    they are compared on; by default all test sets."""
     started = time.monotonic()
     first = next(iter(recipes.values()))
     for name, recipe in recipes.items():
@@ -27,12 +27,14 @@ def compare(
             raise ValueError(f"{name} has another corpus or other features than {next(iter(recipes))}")
     try:
         prepare_corpus_of(first)
-        split = split or test_set(first)
-        Prepared(first.corpus.prepared, split)  # before hours of training: there is something to decode
+        splits = splits or test_sets(first)
+        for split in splits:  # before hours of training: there is something to decode
+            Prepared(first.corpus.prepared, split)
         train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:
             runs = [out / name for name in recipes]
-            evaluation = make_report(runs, out / "report.html", split=split, progress=bars)
+            page = out / "report.html"
+            evaluation = make_report(runs, page, split=splits[0], others=splits[1:], progress=bars)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(STOPPED) from None
     show_results(evaluation)
@@ -40,10 +42,10 @@ def compare(
     print(f"{minutes} min {seconds} s. The report is {out / 'report.html'}.")
 
 
-def test_set(recipe: Recipe) -> str:
-    """What trained models are compared on: `test`, or else the corpus's first test set."""
-    names = recipe.corpus.test_names()
-    return "test" if "test" in names else next(iter(names), "test")
+def test_sets(recipe: Recipe) -> list[str]:
+    """What trained models are compared on: all test sets of the corpus, `test` first."""
+    names = recipe.corpus.test_names() or ["test"]
+    return sorted(names, key=lambda name: name != "test")
 
 
 def choose_workers(ray: str | None, at_once: int | None) -> Workers:

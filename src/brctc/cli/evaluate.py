@@ -1,6 +1,7 @@
 """`brctc evaluate`"""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -22,20 +23,25 @@ class Command:
     Examples:
       brctc evaluate exp/vanilla exp/brctc --prepared data/prepared/mine
       brctc evaluate exp/vanilla exp/brctc --split dev --limit 100 --beams 2 10
+      brctc evaluate exp/vanilla exp/brctc --split test-clean test-other --rtf-share 1/88
     """
 
     runs: Runs
     """Directories of runs or of their models."""
     prepared: PreparedOfRuns = None
     """A directory that `brctc prepare` or `brctc train` has written."""
-    split: str = "test"
-    """The split to decode."""
+    split: Annotated[tuple[str, ...], arg(metavar="NAME ...")] = ("test",)
+    """The splits to decode, all in one table; speed is measured on the first."""
     beam: Annotated[int | None, arg(help_behavior_hint="(default: the recipe's)")] = None
     """Hypotheses that a search keeps; greedy ones keep one."""
     limit: Limit = None
     """Decode so many utterances, spread over the split."""
     repeats: int = 3
     """How often an utterance is timed; the median counts."""
+    rtf_share: Annotated[str | None, arg(metavar="1/88", help_behavior_hint="(default: 20 utterances)")] = (
+        None
+    )
+    """Time the first utterances, this share of the split, instead of some that are spread over it."""
     beams: Annotated[tuple[int, ...], arg(metavar="INT ...")] = BEAMS
     """Other sizes of the beam whose speed is measured."""
     batch: int = 32
@@ -48,12 +54,28 @@ class Command:
     def run(self) -> None:
         """Measures, writes and shows it."""
         check_file(self.out)
+        if not self.split or len(set(self.split)) < len(self.split):
+            raise ValueError("--split: name one split or several, each once")
         options = EvaluationOptions(
-            self.beam, self.limit, self.repeats, batch=self.batch, beams=self.beams, jobs=self.jobs
+            self.beam,
+            self.limit,
+            self.repeats,
+            rtf_share=parse_share(self.rtf_share),
+            batch=self.batch,
+            beams=self.beams,
+            jobs=self.jobs,
         )
-        models, corpus = open_models(self.runs, self.prepared, self.split)
+        models, (corpus, *others) = open_models(self.runs, self.prepared, *self.split)
         with progress_bars() as progress:
-            evaluation = evaluate_models(models, corpus, options, progress=progress)
+            evaluation = evaluate_models(models, corpus, options, others=others, progress=progress)
         evaluation.save(self.out)
         show_results(evaluation)
         print(f"The results are in {self.out}.")
+
+
+def parse_share(given: str | None) -> Fraction | None:
+    """Of a fraction or a decimal number."""
+    try:
+        return None if given is None else Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--rtf-share is {given!r}, expected a share such as 1/88 or 0.1") from None

@@ -44,7 +44,7 @@ class Command:
     def run(self) -> None:
         """Measures, writes and shows it."""
         check_page(self.out)
-        models, corpus = open_models(self.runs, self.prepared, self.split)
+        models, (corpus,) = open_models(self.runs, self.prepared, self.split)
         with progress_bars() as progress:
             trade_off = evaluate_runs(models, corpus, limit=self.limit, jobs=self.jobs, progress=progress)
         write_trade_off(trade_off, self.out)

@@ -15,11 +15,13 @@ PreparedOfRuns = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(
 Limit = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all)")]
 
 
-def open_models(runs: Sequence[Path], prepared: Path | None, split: str) -> tuple[dict[str, Path], Prepared]:
-    """The models of runs by their names, and the split to measure them on."""
+def open_models(
+    runs: Sequence[Path], prepared: Path | None, *splits: str
+) -> tuple[dict[str, Path], list[Prepared]]:
+    """The models of runs by their names, and the splits to measure them on."""
     named = name_runs(runs)
     for run in runs:
         if prepared is None and run.is_dir() and not RunDirectory(run).exists:
             raise ValueError(f"{run} is not a run directory, so its corpus is not known: give --prepared")
-    corpus = Prepared(prepared, split) if prepared else open_split(named, split)
-    return {name: model_directory(run) for name, run in named.items()}, corpus
+    opened = [Prepared(prepared, split) if prepared else open_split(named, split) for split in splits]
+    return {name: model_directory(run) for name, run in named.items()}, opened

@@ -56,7 +56,7 @@ class Command:
     def run(self) -> None:
         """Searches the grid, and shows it."""
         check_file(self.out)
-        models, corpus = open_models([self.run_dir], self.prepared, self.split)
+        models, (corpus,) = open_models([self.run_dir], self.prepared, self.split)
         (directory,) = models.values()
         with RecognizerPool(directory, self.jobs) as pool, progress_bars() as progress:
             model = pool.recognizer.model

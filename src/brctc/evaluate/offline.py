@@ -1,8 +1,11 @@
 """Decodes a test set with several systems: how good, how short, how fast."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,15 @@ from brctc.evaluate.defaults import metrics_of
 from brctc.evaluate.down_sampling import DownSampling, down_sampling
 from brctc.evaluate.metrics import MetricConfig
 from brctc.evaluate.real_time import RealTime
-from brctc.evaluate.results import BeamPoint, Evaluation, SystemResult, describe_machine
+from brctc.evaluate.results import (
+    SPREAD,
+    BeamPoint,
+    Evaluation,
+    OtherSet,
+    SetResult,
+    SystemResult,
+    describe_machine,
+)
 from brctc.evaluate.timing import Clock, is_heard
 from brctc.models import Model, TrimConfig, count_parameters
 
@@ -39,7 +50,9 @@ class EvaluationOptions:
     repeats: int = 3
     """How often each example is timed; the median counts."""
     rtf_utterances: int = 20
-    """So many are timed, one by one, all systems taking turns."""
+    """So many, spread over the split, are timed, one by one, all systems taking turns."""
+    rtf_share: Fraction | None = None
+    """Instead, time the first utterances: this share of the split, such as the paper's 1/88."""
     batch: int = 32
     """Two batches of so many, of short and of long examples, are timed as a whole; 1 for none."""
     beams: tuple[int, ...] = BEAMS
@@ -55,6 +68,19 @@ class EvaluationOptions:
             for count in given if isinstance(given, tuple) else (given,):
                 if count is not None and count < 1:
                     raise ValueError(f"{name} is {count}, expected at least 1")
+        if self.rtf_share is not None and not 0 < self.rtf_share <= 1:
+            raise ValueError(f"rtf_share is {self.rtf_share}, expected a share above 0, at most 1")
+
+    def timed(self, count: int) -> list[int]:
+        """Which of so many examples are timed."""
+        if self.rtf_share is None:
+            return spread_indices(count, self.rtf_utterances)
+        return list(range(math.ceil(count * self.rtf_share)))
+
+    @property
+    def timed_are(self) -> str:
+        """Which these are, as tables say it."""
+        return SPREAD if self.rtf_share is None else f"the first {self.rtf_share} of the test set"
 
 
 def evaluate_models(
@@ -64,6 +90,7 @@ def evaluate_models(
     *,
     methods: Mapping[str, Method] | None = None,
     metrics: Mapping[str, MetricConfig] | None = None,
+    others: Sequence[Prepared] = (),
     progress: Progress | None = None,
 ) -> Evaluation:
     """Every model on a split; the first one is what the others are compared with.
@@ -75,6 +102,7 @@ def evaluate_models(
         methods: how to search, by name; by default as a model's recipe says, or with the decoder it has.
         metrics: what is measured, by name; by default what the first model's recipe says, or else BLEU and
             chrF for translations, errors in characters for other systems of characters, in words for others.
+        others: further test sets, for the same table; speed is measured on `prepared` alone.
         progress: called after every batch.
     """
     if not model_dirs:
@@ -88,51 +116,57 @@ def evaluate_models(
         arms = [
             _Arm(name, path, (methods or {}).get(name), options, stack) for name, path in model_dirs.items()
         ]
-        for arm in arms:
-            check_features(arm.name, arm.model, prepared)
+        for arm, split in product(arms, (prepared, *others)):
+            check_features(arm.name, arm.model, split)
         measured = dict(metrics or metrics_of(arms[0].model))
         infos = {name: metric.info() for name, metric in measured.items()}  # before any work is lost
-        chosen = spread_indices(len(prepared), options.limit)
-        outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
-        factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
+        decoded = [_decode(arms, split, measured, options, tell) for split in (prepared, *others)]
         clock = Clock(prepared, options.repeats, tell)
-        results = _timed(arms, factors, clock, options)
+        results = _timed(arms, decoded[0].systems, clock, options)
         swept = _sweep(arms, clock, options)
-    output = arms[0].model.system.config.output
     return Evaluation(
         corpus=_corpus(arms[0].model, prepared),
         split=prepared.split,
-        utterances=len(chosen),
-        duration_s=round(sum(prepared.examples[i].duration_s for i in chosen), 3),
+        utterances=decoded[0].utterances,
+        duration_s=decoded[0].duration_s,
         metrics=infos,
-        rtf_utterances=min(options.rtf_utterances, len(prepared)),
+        rtf_utterances=len(options.timed(len(prepared))),
         sweep_utterances=min(options.sweep_utterances, len(prepared)),
         repeats=options.repeats,
         batch=options.batch,
-        systems=_scored(results, [prepared.examples[i].texts[output] for i in chosen], outputs, measured),
+        systems=tuple(results),
         sweep=swept,
         machine=describe_machine(),
         time_per="second" if is_heard(prepared) else "sentence",
+        rtf_of=options.timed_are,
+        others=tuple(decoded[1:]),
     )
 
 
-def _scored(
-    results: Sequence[SystemResult],
-    references: Sequence[str],
-    outputs: Sequence[Sequence[str]],
+def _decode(
+    arms: "Sequence[_Arm]",
+    prepared: Prepared,
     metrics: Mapping[str, MetricConfig],
-) -> tuple[SystemResult, ...]:
-    """The results with what each system has put out measured, and compared with the first."""
-    scored = []
-    for i, (result, found) in enumerate(zip(results, outputs, strict=True)):
+    options: EvaluationOptions,
+    tell: Progress,
+) -> OtherSet:
+    """What each system puts out for a test set, measured, and compared with the first."""
+    chosen = spread_indices(len(prepared), options.limit)
+    outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
+    factors = [arm.down_sampling(prepared, chosen, tell) for arm in arms]
+    output = arms[0].model.system.config.output
+    references = [prepared.examples[i].texts[output] for i in chosen]
+    systems = []
+    for i, (factor, found) in enumerate(zip(factors, outputs, strict=True)):
         scores = {name: metric.measure(references, found) for name, metric in metrics.items()}
         differences = {}
         if i:
             differences = {
                 name: metric.compare(references, outputs[0], found) for name, metric in metrics.items()
             }
-        scored.append(replace(result, scores=scores, differences=differences))
-    return tuple(scored)
+        systems.append(SetResult(scores, differences, factor))
+    seconds = round(sum(prepared.examples[i].duration_s for i in chosen), 3)
+    return OtherSet(prepared.split, len(chosen), seconds, tuple(systems))
 
 
 class _Arm:
@@ -185,8 +219,8 @@ class _Arm:
             tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
 
-    def result(self, factor: DownSampling, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
-        """What is known of the system but its scores."""
+    def result(self, found: SetResult, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
+        """All that is known of the system."""
         description = self.model.description
         return SystemResult(
             name=self.name,
@@ -198,22 +232,22 @@ class _Arm:
             trimmable=self.rule is not None,
             steps=description.get("steps"),
             train_s=description.get("seconds"),
-            scores={},
-            differences={},
-            down_sampling=factor,
+            scores=found.scores,
+            differences=found.differences,
+            down_sampling=found.down_sampling,
             real_time=real_time,
             batch_time=batch_time,
         )
 
 
 def _timed(
-    arms: Sequence[_Arm], factors: Sequence[DownSampling], clock: Clock, options: EvaluationOptions
+    arms: Sequence[_Arm], results: Sequence[SetResult], clock: Clock, options: EvaluationOptions
 ) -> list[SystemResult]:
-    """What is known of the systems but their scores."""
+    """The results with the speed of each system."""
     searches = [(arm, arm.options) for arm in arms]
-    alone = clock.time_alone(searches, options.rtf_utterances, "timing")
+    alone = clock.time_alone(searches, options.timed(len(clock.prepared)), "timing")
     batched = clock.time_batches(searches, options.batch)
-    found = zip(factors, alone, batched, strict=True)
+    found = zip(results, alone, batched, strict=True)
     return [arm.result(*of_arm) for arm, of_arm in zip(arms, found, strict=True)]
 
 
@@ -221,7 +255,8 @@ def _sweep(arms: Sequence[_Arm], clock: Clock, options: EvaluationOptions) -> tu
     searches = [(arm, arm.beam_options(size)) for size in options.beams for arm in arms]
     if not searches:
         return ()
-    timed = clock.time_alone(searches, options.sweep_utterances, "beam sweep")
+    indices = spread_indices(len(clock.prepared), options.sweep_utterances)
+    timed = clock.time_alone(searches, indices, "beam sweep")
     return tuple(
         BeamPoint(arm.name, search["method"], search["beam"], point)
         for (arm, search), point in zip(searches, timed, strict=True)

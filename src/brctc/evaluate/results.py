@@ -18,6 +18,7 @@ from brctc.evaluate.real_time import RealTime
 from brctc.files import write_text
 
 T = TypeVar("T")
+SPREAD = "spread over the test set"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,27 @@ class BeamPoint:
 
 
 @dataclass(frozen=True)
+class SetResult:
+    """One system on a further test set: as `SystemResult`, but for its speed."""
+
+    scores: dict[str, Score]
+    differences: dict[str, Difference]
+    down_sampling: DownSampling
+
+
+@dataclass(frozen=True)
+class OtherSet:
+    """The systems of an evaluation on a further test set, in the same order."""
+
+    split: str
+    utterances: int
+    duration_s: float
+    systems: tuple[SetResult, ...]
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """Systems on one test set, the baseline first."""
+    """Systems on one test set, the baseline first, and perhaps on others."""
 
     corpus: str
     split: str
@@ -96,6 +116,10 @@ class Evaluation:
     """What times are of: a second of input, or, where that has no duration, a sentence."""
     batch: int = 1
     """Examples of a batch whose time was measured; 1 if none was."""
+    rtf_of: str = SPREAD
+    """Which utterances were timed."""
+    others: tuple[OtherSet, ...] = ()
+    """Further test sets; speed was measured on the first alone."""
 
     @property
     def time_unit(self) -> TimeUnit:

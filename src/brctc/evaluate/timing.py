@@ -7,7 +7,7 @@ from brctc.data import Prepared
 from brctc.data.batch import source_length
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import prepared_source
-from brctc.evaluate.decoding import Progress, spread_indices
+from brctc.evaluate.decoding import Progress
 from brctc.evaluate.real_time import RealTime, measure_rtf
 
 
@@ -28,9 +28,9 @@ class Clock:
     def __init__(self, prepared: Prepared, repeats: int, tell: Progress) -> None:
         self.prepared, self.repeats, self.tell = prepared, repeats, tell
 
-    def time_alone(self, searches: Searches, count: int, what: str) -> list[RealTime]:
-        """Of each search on so many examples, spread over the split, one by one."""
-        return self._time(searches, [[i] for i in spread_indices(len(self.prepared), count)], what)
+    def time_alone(self, searches: Searches, indices: Sequence[int], what: str) -> list[RealTime]:
+        """Of each search on these examples of the split, one by one."""
+        return self._time(searches, [[i] for i in indices], what)
 
     def time_batches(self, searches: Searches, size: int) -> Sequence[RealTime | None]:
         """Of each search on two batches of so many examples, short ones and long ones, as they are when a

@@ -57,18 +57,20 @@ def make_report(
     out: str | Path,
     *,
     split: str = "test",
+    others: Sequence[str] = (),
     examples: int = 3,
     command: str | None = None,
     options: EvaluationOptions | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluates finished runs, the baseline first, and writes the page, its numbers beside it as JSON."""
+    """Evaluates finished runs, the baseline first, and writes the page, its numbers beside it as JSON;
+    `others` are test sets whose scores stand in the table, too."""
     named = name_runs(runs)
-    prepared = open_split(named, split)
+    prepared, *further = (open_split(named, name) for name in (split, *others))
     _check_examples(examples)
     read = [read_run(name, run) for name, run in named.items()]  # what is broken is named before all work
     models = {name: RunDirectory(run).model for name, run in named.items()}
-    evaluation = evaluate_models(models, prepared, options, progress=progress)
+    evaluation = evaluate_models(models, prepared, options, others=further, progress=progress)
     evaluation.save(Path(out).with_suffix(".json"))
     _write_page(read, Path(out), evaluation, prepared, examples, command)
     return evaluation

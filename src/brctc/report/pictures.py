@@ -123,8 +123,8 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
         panel.set_title(text)
         panel.set_ylabel("probability")
         if found is not None:
-            below = next(rest)
-            draw_decoder_attention(below, *found, clock)
+            below, (weights, labels) = next(rest), found
+            draw_decoder_attention(below, weights, labels, clock)
             below.set_xlim(top.get_xlim())
             below.set_ylabel("decoder")
     panels[-1].set_xlabel(input_clock(prepared).unit)

@@ -65,8 +65,8 @@ The paper's columns are its own results with large models on large corpora (time
 8255C){small}. Neither scores nor times compare across the
 line, the changes do. The difference to {first} is paired: both are judged on the
 same resampled utterances. Times: seconds of computation per {evaluation.time_per}{of_input}, one thread,
-batch of one, medians of {evaluation.repeats} over {evaluation.rtf_utterances} utterances, systems taking
-turns.{_batch_note(evaluation)}{_clock_note(evaluation)}</p>
+batch of one, medians of {evaluation.repeats} over {evaluation.rtf_utterances} utterances
+({evaluation.rtf_of}), systems taking turns.{_batch_note(evaluation)}{_clock_note(evaluation)}</p>
 """
 
 

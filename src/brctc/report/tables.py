@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from brctc.evaluate.metrics import BLEU, ERROR_RATE
+from brctc.evaluate.metrics import BLEU, ERROR_RATE, Difference, MetricInfo, Score
 from brctc.evaluate.results import Evaluation, SystemResult, scale, title_of
 from brctc.report.escaping import escape
 from brctc.report.paper import PAPER, PaperResult
@@ -150,6 +150,7 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
     ]
     return [
         *scores,
+        *_other_measures(evaluation),
         Measure(
             "down-sampling factor",
             lambda s: _factor(s) if s.trimmable else NOTHING,
@@ -179,6 +180,30 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
         Measure("parameters", lambda s: f"{s.parameters / 1e6:.2f} M"),
         Measure("training", _training, lambda p: f"{p.epochs} epochs"),
     ]
+
+
+def _other_measures(evaluation: Evaluation) -> list[Measure]:
+    """The most important score on further test sets, and what trimming keeps there."""
+    name, info = evaluation.main_metric
+    names = [system.name for system in evaluation.systems]
+    unit = f", {info.unit}" if info.unit else ""
+    rows = []
+    for other in evaluation.others:
+        found = dict(zip(names, other.systems, strict=True))
+        title = f"{metric_title(evaluation, name)} on {other.split}{unit} ({other.utterances:,} utterances)"
+        rows += [
+            Measure(title, lambda s, found=found: _score(found[s.name].scores[name], info)),
+            Measure(
+                f"  difference to {names[0]}, points",
+                lambda s, found=found: _difference(found[s.name].differences.get(name), info),
+                compares=True,
+            ),
+            Measure(
+                "  down-sampling factor",
+                lambda s, found=found: f"{found[s.name].down_sampling.factor:.3f}" if s.trims else NOTHING,
+            ),
+        ]
+    return rows
 
 
 def _batch_measures(evaluation: Evaluation) -> list[Measure]:
@@ -215,15 +240,10 @@ def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[M
     of_which = f"{title}: " if len(evaluation.metrics) > 1 else ""
 
     def score(system: SystemResult) -> str:
-        found = system.scores[name]
-        return f"{info.show(found.value)} ({info.show(found.low)} to {info.show(found.high)})"
+        return _score(system.scores[name], info)
 
     def difference(system: SystemResult) -> str:
-        found = system.differences.get(name)
-        if found is None:
-            return NOTHING
-        bounds = f"{info.show_signed(found.low)} to {info.show_signed(found.high)}"
-        return f"{info.show_signed(found.value)} ({bounds})"
+        return _difference(system.differences.get(name), info)
 
     paper = (lambda p: _pair(p.score), lambda p: f"{p.score[1] - p.score[0]:+.2f}")
     shown, changed = paper if of_paper else (Measure._field_defaults["of_paper"],) * 2
@@ -233,6 +253,17 @@ def _score_measures(evaluation: Evaluation, name: str, of_paper: bool) -> list[M
         rows.append(Measure(info.detail_title, lambda s: s.scores[name].detail))
     rows.append(Measure(f"{of_which}difference to {first}, points", difference, changed, compares=True))
     return rows
+
+
+def _score(found: Score, info: MetricInfo) -> str:
+    return f"{info.show(found.value)} ({info.show(found.low)} to {info.show(found.high)})"
+
+
+def _difference(found: Difference | None, info: MetricInfo) -> str:
+    if found is None:
+        return NOTHING
+    bounds = f"{info.show_signed(found.low)} to {info.show_signed(found.high)}"
+    return f"{info.show_signed(found.value)} ({bounds})"
 
 
 def _factor(system: SystemResult) -> str:
