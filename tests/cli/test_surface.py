@@ -24,7 +24,10 @@ SURFACE = {
     "reference-times": [
         "MANIFEST!", "--out!", "--replace", "--from-ctm", "--from-textgrids", "--tier", "--skip-bad",
     ],
-    "train": ["RECIPE!", "--out!", "--resume", "--fall-back", "--set"],
+    "train": [
+        "RECIPE!", "--out", "--resume", "--fall-back", "--set", "--dry-run", "--device", "--gpus", "--hours",
+        "--pairs",
+    ],
     "decode": [
         "MODEL!", "FILE ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
         "--length-reward", "--nbest", "--transcript", "--batch-size", "--jobs", "--jsonl", "--ctm", "--srt",
@@ -57,6 +60,7 @@ DEFAULTS = {
         "--jobs": "all cores",
     },
     "reference-times": {"--tier": "words"},
+    "train": {"--device": "all that are known", "--gpus": "1"},
     "decode": {
         "--split": "test",
         "--beam": "the recipe's",
