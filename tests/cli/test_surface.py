@@ -50,6 +50,7 @@ SURFACE = {
         "SWEEP!", "--out!", "--target-latency-ms", "--at-once", "--ray", "--limit", "--set",
     ],
     "export": ["MODEL!", "--out!", "--format", "--set"],
+    "gpu-check": ["--out", "--minutes"],
 }  # fmt: skip
 DEFAULTS = {
     "demo": {"--out": "exp/demo"},
@@ -80,6 +81,7 @@ DEFAULTS = {
     "report": {"--out": "report.html", "--evaluation": "measure now"},
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
     "export": {"--format": "bundle"},
+    "gpu-check": {"--out": "gpu-check.json", "--minutes": "10.0"},
     "sweep": {"--at-once": "2", "--limit": "all"},
 }
 

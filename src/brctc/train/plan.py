@@ -144,6 +144,13 @@ def _usual(shapes: Sequence[BatchShape]) -> tuple[BatchShape, ...]:
     return (*(ordered[len(ordered) * i // 6] for i in (1, 3, 5)), ordered[-1])
 
 
+def assume_batch(recipe: Recipe) -> tuple[Sizes, BatchShape]:
+    """A usual batch of the recipe's size, whether there are data or not."""
+    known, notes = recipe.corpus.published_size(), list[str]()
+    sizes = _sizes(recipe, known, notes)
+    return sizes, _assumed_batch(recipe, known, sizes, notes)[0]
+
+
 def _assume(recipe: Recipe, hours: float | None, pairs: int | None) -> DataPlan:
     notes = [f"{recipe.corpus.prepared} is not prepared: nothing was counted"]
     known = recipe.corpus.published_size()
