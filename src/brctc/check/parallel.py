@@ -64,7 +64,9 @@ def gradients(rank: int, count: int, device: torch.device) -> list[Tensor]:
     encoder = ConformerConfig(
         dim=32, heads=2, feed_forward_dim=64, first_layers=1, second_layers=1, kernel_size=5, dropout=0.0
     )
-    system = System(SystemConfig(encoder=encoder, heads={"transcript": HeadConfig()}), BINS, {"transcript": CLASSES})
+    system = System(
+        SystemConfig(encoder=encoder, heads={"transcript": HeadConfig()}), BINS, {"transcript": CLASSES}
+    )
     losses = {
         "middle": CTCConfig(on="middle", weight=0.5, risk=EarlyFinishConfig(factor=5.0)),
         "final": CTCConfig(weight=0.5),
