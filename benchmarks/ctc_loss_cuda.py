@@ -9,61 +9,12 @@ import statistics
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 import brctc
+from brctc.check.speed import CALLS, Batch, Call, candidates, milliseconds
 
 MEBIBYTE = 2**20
-Call = Callable[[], Tensor]
-Batch = tuple[Tensor, tuple[Tensor, Tensor, Tensor]]
-
-
-def candidates(batch: Batch, risks: dict[str, brctc.BayesRisk | None]) -> dict[str, Call]:
-    """Each runs a loss and returns its gradient."""
-    logits, (targets, input_lengths, target_lengths) = batch
-    logits = logits.cuda().requires_grad_()
-    log_probs = logits.detach().log_softmax(-1).requires_grad_()
-    rest = targets.cuda(), input_lengths.cuda(), target_lengths.cuda()
-    # what cuDNN asks for: labels one after the other, all integers of 32 bits and on the CPU
-    for_cudnn = targets.flatten().int(), input_lengths.int(), target_lengths.int()
-    cudnn_takes_it = torch.ops.aten._use_cudnn_ctc_loss.Tensor(log_probs, *for_cudnn, 0)
-
-    def torchs(scores: Tensor, cudnn: bool) -> Call:
-        def run() -> Tensor:
-            with torch.backends.cudnn.flags(enabled=cudnn):
-                given = scores.log_softmax(-1) if scores is logits else scores
-                loss = F.ctc_loss(given, *(for_cudnn if cudnn else rest))
-                return torch.autograd.grad(loss, scores)[0]
-
-        return run
-
-    def ours(scores: Tensor, risk: brctc.BayesRisk | None) -> Call:
-        fused = scores is logits
-
-        def run() -> Tensor:
-            loss = brctc.bayes_risk_ctc_loss(scores, *rest, risk, from_logits=fused, validate=False)
-            return torch.autograd.grad(loss, scores)[0]
-
-        return run
-
-    calls: dict[str, Call] = {}
-    for suffix, scores in (("", log_probs), (" fused", logits)):
-        calls[f"torch{suffix}"] = torchs(scores, False)
-        if cudnn_takes_it:
-            calls[f"cuDNN{suffix}"] = torchs(scores, True)
-        calls |= {f"{name}{suffix}": ours(scores, risk) for name, risk in risks.items()}
-    return calls
-
-
-def milliseconds(call: Call, number: int) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(number):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / number
+DEVICE = torch.device("cuda")
 
 
 def added_memory(call: Call) -> float:
@@ -89,13 +40,13 @@ def report(
     print(f"{'N,T,U,C':>16} {'candidate':>20} {'ms':>9} {'of torch':>9} {'MB':>9}  deterministic")
     figures = {}
     for shape in shapes:
-        calls = candidates(make_batch(shape), risks)
+        calls = candidates(make_batch(shape), risks, DEVICE)
         for call in calls.values():  # compiles kernels, starts allocators
             call()
         times = {name: [] for name in calls}
         for _ in range(samples):
             for name, call in calls.items():
-                times[name].append(milliseconds(call, 20))
+                times[name].append(milliseconds(call, CALLS, DEVICE))
         figures[str(shape)] = rows = {}
         for name, call in calls.items():
             ms = statistics.median(times[name])

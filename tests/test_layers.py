@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "brctc"
 LAYERS = [
     {"__init__", "__main__"},
     {"cli"},
+    {"check"},
     {"export"},
     {"report"},
     {"train"},

@@ -24,7 +24,10 @@ SURFACE = {
     "reference-times": [
         "MANIFEST!", "--out!", "--replace", "--from-ctm", "--from-textgrids", "--tier", "--skip-bad",
     ],
-    "train": ["RECIPE!", "--out!", "--resume", "--fall-back", "--set"],
+    "train": [
+        "RECIPE!", "--out", "--resume", "--fall-back", "--set", "--dry-run", "--device", "--gpus", "--hours",
+        "--pairs",
+    ],
     "decode": [
         "MODEL!", "FILE ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
         "--length-reward", "--nbest", "--transcript", "--batch-size", "--jobs", "--jsonl", "--ctm", "--srt",
@@ -47,6 +50,7 @@ SURFACE = {
         "SWEEP!", "--out!", "--target-latency-ms", "--at-once", "--ray", "--limit", "--set",
     ],
     "export": ["MODEL!", "--out!", "--format", "--set"],
+    "gpu-check": ["--out", "--minutes"],
 }  # fmt: skip
 DEFAULTS = {
     "demo": {"--out": "exp/demo"},
@@ -57,6 +61,7 @@ DEFAULTS = {
         "--jobs": "all cores",
     },
     "reference-times": {"--tier": "words"},
+    "train": {"--device": "all that are known", "--gpus": "1"},
     "decode": {
         "--split": "test",
         "--beam": "the recipe's",
@@ -76,6 +81,7 @@ DEFAULTS = {
     "report": {"--out": "report.html", "--evaluation": "measure now"},
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
     "export": {"--format": "bundle"},
+    "gpu-check": {"--out": "gpu-check.json", "--minutes": "10.0"},
     "sweep": {"--at-once": "2", "--limit": "all"},
 }
 

@@ -76,6 +76,39 @@ def test_refused_before_anything_runs(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run(trained):
+    folder, _ = trained
+    before = sorted(folder.rglob("*"))
+    found = brctc(folder, "train", "handwriting/brctc", "--dry-run", "--device", "a100", "--set", *SMALL)
+    assert found.code == 0, found.err
+    assert sorted(folder.rglob("*")) == before
+    lines = {line.split()[0]: line.split()[1:] for line in found.out.splitlines() if line.strip()}
+    assert lines["steps"] == ["6", "4", "10"]
+    assert "hours, A100" in found.out
+    assert "H100" not in found.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "run", "--dry-run"), "--out: a dry run writes nothing: leave it out"),
+        (("--dry-run", "--resume"), "--resume: a dry run writes nothing"),
+        (("--out", "run", "--device", "a100"), "--device: it is of a dry run: give --dry-run, too"),
+        (("--out", "run", "--gpus", "2"), "--gpus: it is of a dry run"),
+        ((), "--out RUN is needed"),
+        (("--dry-run", "--device", "a101"), "there is no device 'a101'; did you mean a100?"),
+        (("--dry-run", "--set", "batch.second=1"), "batch.second: unknown key"),
+        (("--dry-run", "--set", "start=nowhere", "stages.first.inherit=whole"), "nowhere holds no model"),
+    ],
+)
+def test_options_of_a_dry_run(tmp_path, arguments, message):
+    found = brctc(tmp_path, "train", "handwriting/brctc", *arguments)
+    assert found.code == 2
+    assert message in found.err
+    assert "Traceback" not in found.err
+    assert not [path for path in tmp_path.iterdir() if path.name not in (".out", ".err")]
+
+
 @pytest.mark.slow
 def test_torchrun(tmp_path):
     """Two processes; one of them writes and speaks."""

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "all of it for several recipes: train side by side, decode, report",
     "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
     "export": "write a trained model in another format",
+    "gpu-check": "find out whether the GPUs of a machine compute what they should, and how fast",
 }
 FAILED, STOPPED = 2, 130
 

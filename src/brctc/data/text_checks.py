@@ -8,8 +8,11 @@ from brctc.data.split import Prepared
 from brctc.files import read_json
 
 
-def checked_labels(prepared: Prepared, check: LengthCheck) -> LabelCounts:
-    """What the tokenizer makes of the texts; a PreparationError names every text that is too long."""
+def checked_labels(prepared: Prepared, check: LengthCheck, *, store: bool = True) -> LabelCounts:
+    """What the tokenizer makes of the texts; a PreparationError names every text that is too long.
+
+    What was found is stored beside the split, unless nothing is to be written.
+    """
     path = check_file_of(prepared.directory, prepared.split, check)
     with suppress(OSError, ValueError, KeyError, TypeError):
         stored = read_json(path)
@@ -33,6 +36,7 @@ def checked_labels(prepared: Prepared, check: LengthCheck) -> LabelCounts:
         labels.add(example.id, tokens, too_long=check.too_long == "counted" and too_many is not None)
     if problems:
         raise PreparationError(f"{prepared.directory} ({prepared.split})", problems)
-    with suppress(OSError):  # a folder that others own is checked at every start
-        store_labels(path, prepared.key, labels)
+    if store:
+        with suppress(OSError):  # a folder that others own is checked at every start
+            store_labels(path, prepared.key, labels)
     return labels

@@ -1,5 +1,7 @@
 """Small parts that encoders and decoders share. Axes: N utterances, T frames, D features, H heads."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,6 +74,11 @@ def residual_linear(in_features: int, out_features: int) -> nn.Linear:
         linear.weight.mul_(0.1)
         linear.bias.zero_()
     return linear
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Computes in the dtypes that are given; the meta device has no autocast to begin with."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 class FeedForward(nn.Module):

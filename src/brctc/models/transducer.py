@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from brctc.data.batch import Padded
 from brctc.models.base import DECODERS, Decoder, DecoderConfig, Dim, Layers
 from brctc.models.base import Dropout as DropoutField
-from brctc.models.layers import Dropout
+from brctc.models.layers import Dropout, without_autocast
 from brctc.transducer import transducer_joint_loss
 
 BLANK = 0  # also what stands before the first label
@@ -65,7 +65,7 @@ class Transducer(Decoder):
         """(N, U + 1, joint_dim): before the first label of (N, U) targets, and behind each."""
         labels = nn.functional.pad(targets, (1, 0), value=BLANK)
         embedded = self.dropout(self.embedding(labels))
-        with torch.autocast(embedded.device.type, enabled=False):  # not every CPU has an LSTM of bfloat16
+        with without_autocast(embedded.device):  # not every CPU has an LSTM of bfloat16
             output, _ = self.lstm(embedded)
         return self.project_prediction(self.dropout(output))
 

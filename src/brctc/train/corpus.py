@@ -1,19 +1,24 @@
 """The prepared splits that a recipe trains on."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from brctc.data import PreparationError, Prepared, RowSource, Source, Tokenizer, prepare_corpus
 from brctc.data.batch import SOURCE
 from brctc.data.checks import LabelCounts, LengthCheck, TooLong
+from brctc.data.loading import text_of
 from brctc.data.manifest import Row
 from brctc.data.prepare import files_digest
 from brctc.data.prepare_corpus import SplitProgress, origin_of
+from brctc.data.sampling import BatchStream, Cut, derive_seed
 from brctc.data.source import CheckedSource
 from brctc.data.split import splits_in
 from brctc.data.text_checks import checked_labels
 from brctc.files import locked
+from brctc.models import load_model
+from brctc.runs import model_directory
 from brctc.train.config import Recipe, Stage
 from brctc.train.recipe import RecipeError, differences
 
@@ -64,6 +69,13 @@ def _texts(examples: Iterable[HasTexts], names: list[str]) -> Iterator[str]:
             yield example.texts[name]
 
 
+def first_tokenizers(recipe: Recipe, train: Prepared) -> Mapping[str, Tokenizer]:
+    """Taken over from `start`, or made from the training texts, once; a resumed run has its own again."""
+    if recipe.start is not None:
+        return load_model(model_directory(recipe.start)).tokenizers
+    return make_tokenizers(recipe, train.iterate)
+
+
 def length_checks(recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> list[LengthCheck]:
     """What every text must pass: one for each that CTC aligns, or for the output if there is no CTC."""
     encoder, output = recipe.model.encoder, recipe.model.output
@@ -78,14 +90,16 @@ def length_checks(recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> list[L
     ]
 
 
-def check_texts(recipe: Recipe, split: Prepared, tokenizers: Mapping[str, Tokenizer]) -> list[str]:
+def check_texts(
+    recipe: Recipe, split: Prepared, tokenizers: Mapping[str, Tokenizer], *, store: bool = True
+) -> list[str]:
     """Refuses a split that is mostly unknown to a tokenizer, or whose texts are too long for its frames: a
     loss would only say that it is infinite. Returns what else is worth a note: what vocabularies lack, and
-    texts that CTC skips."""
+    texts that CTC skips. `store` keeps what was found beside the split."""
     notes = []
     for check in length_checks(recipe, tokenizers):
         try:
-            labels = checked_labels(split, check)
+            labels = checked_labels(split, check, store=store)
         except PreparationError as error:
             named = [str(problem) for problem in error.problems[:MOST_NAMED]]
             left = len(error.problems) - MOST_NAMED
@@ -125,6 +139,25 @@ def check_curriculum(recipe: Recipe, stage: Stage, labels: LabelCounts) -> None:
         raise RecipeError(
             f"curriculum.max_labels is {most}: it must part the training texts, which have {found} labels"
         )
+
+
+def batches_of_stage(
+    recipe: Recipe, stage: int, train: Prepared, tokenizers: Mapping[str, Tokenizer]
+) -> BatchStream:
+    """What each step of a stage, by its number, is computed from."""
+    output = recipe.model.output
+    return BatchStream(
+        train,
+        recipe.batch,
+        seed=derive_seed(recipe.seed, "data", stage),
+        curriculum=list(recipe.stages.values())[stage].curriculum,
+        count_labels=partial(_count_labels, text=output, tokenizer=tokenizers[output]),
+        tokenizer=tokenizers.get(SOURCE),
+    )
+
+
+def _count_labels(cut: Cut, text: str, tokenizer: Tokenizer) -> int:
+    return len(tokenizer.encode(text_of(cut, text)))
 
 
 def is_prepared(recipe: Recipe, *, as_before: bool = False) -> bool:

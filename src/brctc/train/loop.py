@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brctc.data.batch import SOURCE, Batch
+from brctc.data.batch import Batch
 from brctc.data.loading import (
     BatchLoader,
     Parts,
@@ -23,10 +23,8 @@ from brctc.data.loading import (
     naming_dead_workers,
     num_frames,
     split_batch,
-    text_of,
 )
-from brctc.data.sampling import BatchStream, Cut, PlannedBatch, Position, derive_seed
-from brctc.data.tokens import Tokenizer
+from brctc.data.sampling import PlannedBatch, Position, derive_seed
 from brctc.files import write_json
 from brctc.train.checkpoint import (
     Checkpoint,
@@ -36,6 +34,7 @@ from brctc.train.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
+from brctc.train.corpus import batches_of_stage
 from brctc.train.engine import Parallel
 from brctc.train.factors import factor_at
 from brctc.train.objective import TOTAL, Objective
@@ -78,7 +77,7 @@ class StageLoop:
         self.optimiser = torch.optim.Adam(self.parameters, betas=self.settings.betas, fused=True)
         if optimiser_state is not None:
             load_optimiser(self.optimiser, self.parameter_names, optimiser_state)
-        self.stream = self._stream()
+        self.stream = batches_of_stage(run.recipe, moment.stage, run.train, run.tokenizers)
         self.total = self.stage.steps or self.stream.steps_of(self.stage.epochs or 0)
         count = run.processes.count
         self.num_parts = math.ceil(self.settings.accumulate / count) * count
@@ -192,17 +191,6 @@ class StageLoop:
         seconds.backward += time.perf_counter() - clock
         return values
 
-    def _stream(self) -> BatchStream:
-        run, output = self.run, self.recipe.model.output
-        return BatchStream(
-            run.train,
-            self.recipe.batch,
-            seed=derive_seed(self.recipe.seed, "data", self.moment.stage),
-            curriculum=self.stage.curriculum,
-            count_labels=partial(_count_labels, text=output, tokenizer=run.tokenizers[output]),
-            tokenizer=run.tokenizers.get(SOURCE),
-        )
-
     def _planned(self) -> Iterator[PlannedBatch]:
         for planned in self.stream.after(self.moment.position):
             yield planned
@@ -289,7 +277,3 @@ class StageLoop:
             f"step {step} of stage {self.name!r}: the {found}; the {len(ids)} utterances of the "
             f"batch are in {path}: {named}"
         )
-
-
-def _count_labels(cut: Cut, text: str, tokenizer: Tokenizer) -> int:
-    return len(tokenizer.encode(text_of(cut, text)))

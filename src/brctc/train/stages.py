@@ -3,7 +3,7 @@
 import fcntl
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ from brctc.train.corpus import (
     check_curriculum,
     check_texts,
     ensure_prepared,
+    first_tokenizers,
     length_checks,
-    make_tokenizers,
     open_corpus,
 )
 from brctc.train.engine import Processes, attempt, processes
@@ -111,7 +111,7 @@ def _make_ready(
     train_split, dev_split = open_corpus(recipe)
     _check_data(files, (train_split, dev_split))
     if not files.tokens_file.exists():
-        made = _first_tokenizers(recipe, train_split)
+        made = first_tokenizers(recipe, train_split)
         write_json(files.tokens_file, {text: tokenizer.to_dict() for text, tokenizer in made.items()})
     return aside
 
@@ -277,13 +277,6 @@ def _write_model(run: Run, moment: Moment) -> None:
         f"model of the {settings.average_of} {len(averaged)} checkpoints after {moment.done} steps, "
         f"{moment.seconds:.0f} s: {', '.join(path.name for path in averaged)}"
     )
-
-
-def _first_tokenizers(recipe: Recipe, train_split: Prepared) -> Mapping[str, Tokenizer]:
-    """Taken over from `start`, or made from the training texts, once; a resumed run has its own again."""
-    if recipe.start is not None:
-        return load_model(model_directory(recipe.start)).tokenizers
-    return make_tokenizers(recipe, train_split.iterate)
 
 
 def _read_tokenizers(files: RunDirectory) -> dict[str, Tokenizer]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from brctc.data.corpora.base import CORPORA
+from brctc.data.corpora.base import CORPORA, TrainSize
 from brctc.data.corpora.mandarin import check_unpacked, mandarin
 from brctc.data.corpora.published import PublishedConfig, rows_of
 from brctc.data.manifest import Row, text_lines
@@ -29,6 +29,9 @@ class Aishell1Config(PublishedConfig):
     kind: Literal["aishell1"] = "aishell1"
     source: Path
     """The folder data_aishell, or the one that holds it."""
+
+    def published_size(self) -> TrainSize:
+        return TrainSize(120_098, 150.9, 4231)
 
     def sources(self) -> Mapping[str, Source]:
         holder = _holder(self.source)

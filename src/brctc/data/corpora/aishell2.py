@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from brctc.data.corpora.base import CORPORA
+from brctc.data.corpora.base import CORPORA, TrainSize
 from brctc.data.corpora.mandarin import check_unpacked, mandarin
 from brctc.data.corpora.published import LeftOut, PublishedConfig, StreamedRows, none_empty
 from brctc.data.manifest import Row, text_lines
@@ -29,6 +29,9 @@ class Aishell2Config(PublishedConfig):
     kind: Literal["aishell2"] = "aishell2"
     source: Path
     """The folder that holds AISHELL-2 (or its iOS) and AISHELL-DEV-TEST-SET."""
+
+    def published_size(self) -> TrainSize:
+        return TrainSize(962_000, 1000.0, 5214)
 
     def split_names(self) -> Sequence[str]:
         return list(self._folders()) if self.source.is_dir() else ("train", "dev")  # prepared elsewhere

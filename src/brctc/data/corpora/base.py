@@ -1,7 +1,7 @@
 """What a corpus is to the rest: named splits, each with a source of examples, and how they are stored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
@@ -17,6 +17,16 @@ Size = Annotated[int, Field(ge=1)]
 
 CORPORA: Registry["CorpusConfig"] = Registry("corpus")
 """Every corpus registers itself: a new one is a file with a `CorpusConfig`."""
+
+
+class TrainSize(NamedTuple):
+    """How large a published training split is, at one speed: about what the paper's table 2 says."""
+
+    examples: int
+    hours: float = 0.0
+    """Of speech."""
+    characters: int | None = None
+    """How many there are, where they are tokens."""
 
 
 class CorpusConfig(Kind):
@@ -47,6 +57,10 @@ class CorpusConfig(Kind):
     def sources(self) -> Mapping[str, Source]:
         """The source of each split, by the split's name."""
         raise NotImplementedError
+
+    def published_size(self) -> TrainSize | None:
+        """Of the training split, for who plans before the data are there; None if nobody knows."""
+        return None
 
     def current_sources(self) -> Mapping[str, CheckedSource]:
         """The sources that are there and quickly read, by split: when a training begins, it is noticed if one

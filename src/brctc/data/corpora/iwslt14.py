@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from brctc.data.corpora.base import CORPORA
+from brctc.data.corpora.base import CORPORA, TrainSize
 from brctc.data.corpora.pairs import PairsConfig, PairSource, one_line
 from brctc.data.manifest import Row, text_lines
 
@@ -40,6 +40,9 @@ class IWSLT14Config(PairsConfig):
     kind: Literal["iwslt14"] = "iwslt14"
     languages: Literal["de-en", "es-en"] = "de-en"
     """Whose files are read; the first is the text."""
+
+    def published_size(self) -> TrainSize:
+        return TrainSize(160_000)
 
     def current_sources(self) -> Mapping[str, PairSource]:
         return {}  # cleaning takes seconds

@@ -6,12 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from brctc.data.corpora.base import CORPORA, AudioCorpusConfig
+from brctc.data.corpora.base import CORPORA, AudioCorpusConfig, TrainSize
 from brctc.data.corpora.published import rows_of
 from brctc.data.recordings import RowSource
 from brctc.data.source import Source
 
 TRAINING = ("train-clean-100", "train-clean-360", "train-other-500", "train-clean-5")
+SIZES = {
+    "train-clean-100": (28_539, 100.6),
+    "train-clean-360": (104_014, 363.6),
+    "train-other-500": (148_688, 496.7),
+}
+"""Utterances and hours; train-clean-5 is an excerpt of the first."""
 OTHERS = ("dev-clean", "dev-other", "test-clean", "test-other", "dev-clean-2")
 
 
@@ -26,6 +32,10 @@ class LibriSpeechConfig(AudioCorpusConfig):
     """What is trained on, as far as it is there."""
     dev_parts: Annotated[tuple[str, ...], Field(min_length=1)] = ("dev-clean", "dev-clean-2")
     """What training is watched with; the other parts are test sets by their own names."""
+
+    def published_size(self) -> TrainSize | None:
+        parts = [SIZES[part] for part in self.train_parts if part in SIZES]
+        return TrainSize(sum(n for n, _ in parts), sum(hours for _, hours in parts)) if parts else None
 
     def split_names(self) -> Sequence[str]:
         return list(self._splits())

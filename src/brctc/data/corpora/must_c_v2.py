@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import yaml
 from pydantic import Field
 
-from brctc.data.corpora.base import CORPORA
+from brctc.data.corpora.base import CORPORA, TrainSize
 from brctc.data.corpora.pairs import one_line
 from brctc.data.corpora.published import LeftOut, PublishedConfig, Segment, StreamedRows, none_empty
 from brctc.data.manifest import text_lines
@@ -34,6 +34,9 @@ class MustCConfig(PublishedConfig):
     source: Path
     """The folder of the languages, or the one that holds it."""
     languages: Annotated[str, Field(pattern="^en-[a-z]{2,3}$")] = "en-de"
+
+    def published_size(self) -> TrainSize | None:
+        return TrainSize(250_000, 450.0) if self.languages == "en-de" else None
 
     def split_names(self) -> Sequence[str]:
         return list(self._folders()) if self.source.is_dir() else SPLITS[:2]  # prepared elsewhere

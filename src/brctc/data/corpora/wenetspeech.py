@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from brctc.data.corpora.base import CORPORA
+from brctc.data.corpora.base import CORPORA, TrainSize
 from brctc.data.corpora.mandarin import mandarin
 from brctc.data.corpora.published import LeftOut, PublishedConfig, Segment, StreamedRows, none_empty
 from brctc.data.json_list import iterate_json_list
@@ -30,6 +30,10 @@ class WenetSpeechConfig(PublishedConfig):
     """The folder that holds WenetSpeech.json and audio."""
     subset: Literal["L", "M", "S"] = "L"
     """What is trained on: 10,000, 1,000 or 100 hours."""
+
+    def published_size(self) -> TrainSize:
+        share = {"L": 1.0, "M": 0.1, "S": 0.01}[self.subset]
+        return TrainSize(round(14_000_000 * share), 10_000 * share, 6267)
 
     def split_names(self) -> Sequence[str]:
         return ("train", *HELD_OUT)

@@ -1,0 +1,125 @@
+"""The kernels of the losses against the reference in float64, on the device, in loss and gradient."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brctc.check.findings import Check, NotHereError, Outcome
+from brctc.kernels.backend import choose_backend
+from brctc.kernels.ctc.groups import PathGroups
+from brctc.loss import bayes_risk_ctc_loss
+from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
+from brctc.transducer import transducer_loss
+
+GROUP = "kernels"
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 5e-5, torch.bfloat16: 2e-2}
+"""Of the loss and of the gradient's norm, relative; float32's is the project's bar for its hardest risk."""
+NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class Shape(NamedTuple):
+    """Utterances, frames, labels, classes."""
+
+    N: int
+    T: int
+    U: int
+    C: int
+
+
+class LateStart(BayesRisk):
+    """A custom risk: it takes the way of path groups."""
+
+    tokens, event = "each", "start"
+
+    def log_risk(self, groups: PathGroups) -> Tensor:
+        return 3.0 * groups.frame / groups.input_lengths[:, None, None]
+
+
+RISKS: dict[str, BayesRisk | None] = {
+    "CTC": None,
+    "EarlyFinish": EarlyFinish(10.0),
+    "EarlyEmission": EarlyEmission(10.0),
+    "a custom risk": LateStart(),
+}
+Loss = Callable[[Tensor, str], Tensor]
+"""Of scores, by a backend: (N)."""
+
+
+def kernel_checks(device: torch.device, shape: Shape) -> Iterator[Check]:
+    """All losses by all backends; those that do not run here are skipped, with the reason."""
+    backends = ("triton", "cpu") if device.type == "cpu" else ("triton", "reference")
+    for backend in backends:
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            if dtype == torch.bfloat16 and backend != "triton":
+                continue  # the others compute it in float32
+            for name in (*RISKS, "transducer"):
+                run = partial(_compare, device, shape, name, backend, dtype)
+                yield Check(GROUP, f"{name}, {backend}, {NAMES[dtype]}", run)
+
+
+def _compare(device: torch.device, shape: Shape, name: str, backend: str, dtype: torch.dtype) -> Outcome:
+    try:
+        choose_backend(backend, device)
+    except ValueError as error:
+        raise NotHereError(str(error)) from None
+    scores, loss = _transducer(device, shape) if name == "transducer" else _ctc(device, shape, RISKS[name])
+    scores = scores.to(dtype)
+    upstream = torch.randn(shape.N, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).to(
+        device
+    )
+    found, gradient = _loss_and_gradient(loss, scores, upstream, backend)
+    expected, expected_gradient = _loss_and_gradient(loss, scores.double(), upstream, "reference")
+    figures = {
+        "loss_error": _error(found, expected),
+        "gradient_error": _error(gradient, expected_gradient),
+        "tolerance": TOLERANCES[dtype],
+    }
+    worst = max(figures["loss_error"], figures["gradient_error"])
+    said = f"loss off by {figures['loss_error']:.1e}, gradient by {figures['gradient_error']:.1e}"
+    good = worst <= TOLERANCES[dtype]
+    return Outcome(said if good else f"{said}, more than {TOLERANCES[dtype]:g}", figures, good)
+
+
+def _loss_and_gradient(loss: Loss, scores: Tensor, upstream: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    leaf = scores.clone().requires_grad_()
+    losses = loss(leaf, backend)
+    (gradient,) = torch.autograd.grad(losses, leaf, upstream.to(losses.dtype))
+    return losses.detach(), gradient
+
+
+def _error(found: Tensor, expected: Tensor) -> float:
+    """Relative, in the norm; infinite if anything is not finite, for then all is lost."""
+    error = ((found.double() - expected).norm() / expected.norm()).item()
+    return error if math.isfinite(error) else math.inf
+
+
+def _lengths(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels and both lengths; the first utterance is full."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(1, shape.C, (shape.N, shape.U), generator=generator)
+    frames = torch.randint(max(1, 3 * shape.T // 4), shape.T + 1, (shape.N,), generator=generator)
+    labels = torch.randint(max(1, shape.U // 2), shape.U + 1, (shape.N,), generator=generator)
+    frames[0], labels[0] = shape.T, shape.U
+    return targets.to(device), frames.to(device), labels.to(device)
+
+
+def _ctc(device: torch.device, shape: Shape, risk: BayesRisk | None) -> tuple[Tensor, Loss]:
+    rest = _lengths(shape, device)
+    generator = torch.Generator().manual_seed(1)
+    logits = 2 * torch.randn(shape.T, shape.N, shape.C, generator=generator).to(device)
+
+    def loss(scores: Tensor, backend: str) -> Tensor:
+        return bayes_risk_ctc_loss(scores, *rest, risk, reduction="none", from_logits=True, backend=backend)
+
+    return logits, loss
+
+
+def _transducer(device: torch.device, shape: Shape) -> tuple[Tensor, Loss]:
+    rest = _lengths(shape, device)
+    size = shape.N, shape.T, shape.U + 1, shape.C
+    logits = 2 * torch.randn(size, generator=torch.Generator().manual_seed(1)).to(device)
+    return logits, lambda scores, backend: transducer_loss(scores, *rest, reduction="none", backend=backend)
