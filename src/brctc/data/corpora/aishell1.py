@@ -13,7 +13,6 @@ from brctc.data.corpora.mandarin import check_unpacked, mandarin
 from brctc.data.corpora.published import PublishedConfig, rows_of
 from brctc.data.manifest import Row, text_lines
 from brctc.data.recordings import RowSource
-from brctc.data.source import Source
 
 FOLDER, TRANSCRIPT = "data_aishell", "transcript/aishell_transcript_v0.8.txt"
 SPLITS = ("train", "dev", "test")
@@ -30,7 +29,7 @@ class Aishell1Config(PublishedConfig):
     source: Path
     """The folder data_aishell, or the one that holds it."""
 
-    def sources(self) -> Mapping[str, Source]:
+    def published_sources(self) -> Mapping[str, RowSource]:
         holder = _holder(self.source)
         _check(holder / FOLDER)
         rows = _read(holder)
