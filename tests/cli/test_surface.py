@@ -44,7 +44,7 @@ SURFACE = {
     "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--out"],
     "compare": ["RECIPE ...!", "--out!", "--split", "--ray", "--set"],
     "sweep": [
-        "SWEEP!", "--out!", "--target-latency-ms", "--at-once", "--ray", "--limit", "--set",
+        "SWEEP!", "--out!", "--target-latency-ms", "--split", "--at-once", "--ray", "--limit", "--set",
     ],
     "export": ["MODEL!", "--out!", "--format", "--set"],
 }  # fmt: skip
@@ -76,7 +76,7 @@ DEFAULTS = {
     "report": {"--out": "report.html", "--evaluation": "measure now"},
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
     "export": {"--format": "bundle"},
-    "sweep": {"--at-once": "2", "--limit": "all"},
+    "sweep": {"--split": "the test set", "--at-once": "2", "--limit": "all"},
 }
 
 

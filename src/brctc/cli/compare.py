@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from brctc.cli.comparison import choose_workers, compare
-from brctc.cli.shared import Assignments, Ray, find_recipe, parse_assignments
+from brctc.cli.shared import Assignments, Ray, Split, find_recipe, parse_assignments
 from brctc.train import load_recipe
 
 
@@ -29,7 +29,7 @@ class Command:
     """YAML files, or recipes that come with brctc by their names; all of one corpus."""
     out: Annotated[Path, arg(metavar="DIR")]
     """Gets a run for each recipe, and the report as report.html and report.json."""
-    split: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the test set)")] = None
+    split: Split = None
     """What the models are compared on: a test set by its name, or dev of a corpus without one."""
     ray: Ray = None
     """Train on a Ray cluster: its address, "auto" for this machine's, or "local" to start one here."""
