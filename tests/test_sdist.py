@@ -14,7 +14,7 @@ BUILD = "import sys; from scikit_build_core.build import build_sdist; build_sdis
 NAMED = {
     ".": {"CMakeLists.txt", "LICENSE", "README.md", "constraints.txt", "pyproject.toml"},
     "native": {".cpp", ".h"},
-    "recipes": {".yaml"},
+    "recipes": {".yaml", ".md"},
     "src": {".py", ".pyi"},
 }
 LYING_AROUND = (

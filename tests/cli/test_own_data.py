@@ -12,13 +12,15 @@ from brctc.data import Prepared, WordTime, read_manifest
 from brctc.train import load_recipe
 from tests.cli.commands import brctc
 from tests.data.pairs import ENGLISH, GERMAN, write_lines, write_table
+from tests.data.published import (
+    write_aishell1,
+    write_aishell2,
+    write_iwslt14,
+    write_librispeech,
+    write_must_c,
+    write_wenetspeech,
+)
 from tests.data.sounds import RATE, noise, write
-from tests.data.test_aishell1 import write_aishell1
-from tests.data.test_aishell2 import write_aishell2
-from tests.data.test_iwslt14 import write_archive
-from tests.data.test_must_c import write_must_c
-from tests.data.test_published import write_librispeech
-from tests.data.test_wenetspeech import write_wenetspeech
 from tests.test_docs import OWN_DATA, blocks
 
 WORDS = {"low": 300, "middle": 700, "high": 1500}  # Hz
@@ -80,7 +82,7 @@ def write_published(folder: Path) -> None:
     write_librispeech(folder / "LibriSpeech")
     write_must_c(folder / "must-c")
     for pair in ("de-en", "es-en"):
-        write_archive(folder / "iwslt14" / pair, pair)
+        write_iwslt14(folder / "iwslt14" / pair, pair)
 
 
 def documented_commands() -> list[list[str]]:

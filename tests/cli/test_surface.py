@@ -39,15 +39,15 @@ SURFACE = {
         "--out",
     ],
     "evaluate": [
-        "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--rtf-share", "--beams", "--batch", "--jobs",
-        "--out",
+        "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--rtf-share", "--beams",
+        "--batch", "--jobs", "--out",
     ],
     "latency": ["RUN ...!", "--prepared", "--split", "--limit", "--jobs", "--out"],
     "report": ["RUN ...!", "--out", "--evaluation"],
     "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--out"],
     "compare": ["RECIPE ...!", "--out!", "--split", "--ray", "--set"],
     "sweep": [
-        "SWEEP!", "--out!", "--target-latency-ms", "--at-once", "--ray", "--limit", "--set",
+        "SWEEP!", "--out!", "--target-latency-ms", "--split", "--at-once", "--ray", "--limit", "--set",
     ],
     "export": ["MODEL!", "--out!", "--format", "--set"],
     "gpu-check": ["--out", "--minutes"],
@@ -82,7 +82,7 @@ DEFAULTS = {
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
     "export": {"--format": "bundle"},
     "gpu-check": {"--out": "gpu-check.json", "--minutes": "10.0"},
-    "sweep": {"--at-once": "2", "--limit": "all"},
+    "sweep": {"--split": "the test set", "--at-once": "2", "--limit": "all"},
 }
 
 

@@ -1,11 +1,8 @@
 """Aishell-1 in its published layout: data_aishell/wav/{train,dev,test}/SPEAKER/*.wav and one transcript."""
 
-# ruff: noqa: RUF001  (letters of full width are tested)
-
 import logging
 import shutil
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +12,9 @@ from brctc.data.corpora.aishell1 import TRANSCRIPT
 from tests.cli.commands import brctc
 from tests.data.corpora import corpus_of, prepare, text_of
 from tests.data.folders import states
+from tests.data.published import write_aishell1
 from tests.data.sounds import RATE, cut_off, noise, write
 
-LINES = {
-    "train/S0002/BAC009S0002W0122": "而 对 楼市 成交 抑制 作用",
-    "train/S0002/BAC009S0002W0123": "ｋ 歌 和 ａ 股",
-    "train/S0003/BAC009S0003W0121": "ｉ ｐ ｈ ｏ ｎ ｅ 三十 ｇ",
-    "dev/S0724/BAC009S0724W0121": "广州市 房地产 中介 协会 分析",
-    "test/S0764/BAC009S0764W0121": "甚至 出现 交易 几乎 停滞 的 情况",
-}
 TRAIN = {
     "BAC009S0002W0122": "而对楼市成交抑制作用",
     "BAC009S0002W0123": "K歌和A股",
@@ -34,19 +25,6 @@ TRAIN = {
 @pytest.fixture
 def published(tmp_path):
     return write_aishell1(tmp_path / "aishell" / "data_aishell")
-
-
-def write_aishell1(folder: Path) -> Path:
-    for n, path in enumerate(LINES):
-        write(folder / "wav" / f"{path}.wav", noise(1 + n / 4, n))
-    write_transcript(folder, LINES)
-    return folder
-
-
-def write_transcript(folder, lines) -> None:
-    (folder / TRANSCRIPT).parent.mkdir(parents=True, exist_ok=True)
-    content = "".join(f"{path.split('/')[-1]} {text}\n" for path, text in lines.items())
-    (folder / TRANSCRIPT).write_text(content, encoding="utf-8")
 
 
 def test_splits(published, tmp_path):

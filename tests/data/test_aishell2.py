@@ -15,38 +15,13 @@ from brctc.data.split import splits_in
 from tests.cli.commands import brctc
 from tests.data.corpora import corpus_of, prepare, text_of
 from tests.data.folders import states
+from tests.data.published import AISHELL2, write_aishell2
 from tests.data.sounds import RATE, noise, write
-
-TRAIN = {
-    "C0001/IC0001W0001": ("厨房用品", "厨房用品"),
-    "C0001/IC0001W0065": ("听Yesterday  Once More", "听YESTERDAY ONCE MORE"),
-    "C0002/IC0002W0003": ("请 打开 wifi 和 ＴＶ", "请打开WIFI和TV"),
-    "C0010/IC0010W0228": ("Here's", "HERE'S"),
-}
-
-
-def write_set(folder: Path, lines: dict[str, str], between: str = "\t") -> Path:
-    for n, path in enumerate(lines):
-        write(folder / "wav" / f"{path}.wav", noise(1 + n / 4, n))
-    named = {path.split("/")[-1]: text for path, text in lines.items()}
-    content = "".join(f"{id}{between}{text}\n" for id, text in reversed(named.items()))
-    (folder / "trans.txt").write_text(content, encoding="utf-8")
-    return folder
 
 
 @pytest.fixture
 def published(tmp_path):
     return write_aishell2(tmp_path / "aishell2")
-
-
-def write_aishell2(folder: Path) -> Path:
-    write_set(folder / "AISHELL-2" / "iOS" / "data", {path: text for path, (text, _) in TRAIN.items()})
-    for device in ("iOS", "Android", "Mic"):
-        for split in ("dev", "test"):
-            below = folder / "AISHELL-DEV-TEST-SET" / device / split
-            speaker = f"{split[0].upper()}0012"
-            write_set(below, {f"{speaker}/{device[0].upper()}{speaker}W0001": f"打开{device}"}, between="  ")
-    return folder
 
 
 def test_splits(published, tmp_path):
@@ -57,8 +32,8 @@ def test_splits(published, tmp_path):
     assert [summary.examples for summary in summaries.values()] == [4, 1, 1, 1, 1]
     train = Prepared(tmp_path / "out", "train")
     found = {f"{example.speaker}/{example.id}": text_of(example) for example in train.examples}
-    assert found == {path: text for path, (_, text) in TRAIN.items()}
-    assert list(found) == sorted(TRAIN)
+    assert found == {path: text for path, (_, text) in AISHELL2.items()}
+    assert list(found) == sorted(AISHELL2)
     assert [example.duration_s for example in train.examples] == [1.0, 1.25, 1.5, 1.75]
     first = [Prepared(tmp_path / "out", name).examples[0] for name in ("dev", "ios", "android", "mic")]
     assert [(example.id, text_of(example)) for example in first] == [

@@ -9,53 +9,12 @@ from brctc.data.corpora.iwslt14 import TOKEN, lengths_fit
 from brctc.data.split import splits_in
 from tests.cli.commands import brctc
 from tests.data.pairs import corpus_of, prepare, texts_of, write_lines
-
-HEAD = (
-    "<url>http://www.ted.com/talks/{n}</url>",
-    "<keywords>talks, science</keywords>",
-    "<speaker>Somebody</speaker>",
-    "<talkid>{n}</talkid>",
-)
-TAIL = ('<reviewer href="x"></reviewer>', "<translator>Someone</translator>")
-
-
-def talks(language: str, count: int = 60) -> tuple[str, ...]:
-    """One talk of `count` lines."""
-    word = {"de": "Satz", "en": "Sentence", "es": "Frase"}[language]
-    title = ("<title>{0}: Title &amp; more</title>", "<description>About: {0} things.</description>")
-    return (
-        *(line.format(n=1) for line in HEAD),
-        *(line.format(word) for line in title),
-        *(f"{word} {n} is &quot;here&quot;, isn't it?" for n in range(count)),
-        *TAIL[: 1 if language == "en" else 2],  # tags need not be the same on both sides
-    )
-
-
-def segments(language: str, name: str, count: int = 3) -> tuple[str, ...]:
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<mteval><srcset setid="{name}" srclang="german">',
-        '<doc docid="1" genre="lectures">',
-        "<title>Not a segment</title>",
-        *(f'<seg id="{n}"> {language} {name} {n} &lt;b&gt; &amp; c </seg>' for n in range(1, count + 1)),
-        "</doc>",
-        "</srcset></mteval>",
-    )
-
-
-def write_archive(folder, pair="de-en", tests=("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")):
-    for language in pair.split("-"):
-        write_lines(folder / f"train.tags.{pair}.{language}", talks(language))
-        for name in tests:
-            talks_of = "TEDX" if name == "dev2012" else "TED"
-            path = folder / f"IWSLT14.{talks_of}.{name}.{pair}.{language}.xml"
-            write_lines(path, segments(language, name))
-    return folder
+from tests.data.published import talks, write_iwslt14, xml_segments
 
 
 @pytest.fixture
 def archive(tmp_path):
-    return write_archive(tmp_path / "de-en")
+    return write_iwslt14(tmp_path / "de-en")
 
 
 def test_splits(archive, tmp_path):
@@ -89,7 +48,7 @@ def test_the_folder_above_and_the_other_direction(archive, tmp_path):
 
 
 def test_spanish_with_the_sets_that_are_there(tmp_path):
-    write_archive(tmp_path / "es-en", "es-en", ("dev2010", "tst2010"))
+    write_iwslt14(tmp_path / "es-en", "es-en", ("dev2010", "tst2010"))
     prepare("iwslt14", tmp_path / "out", source=tmp_path, languages="es-en")
     assert len(texts_of(tmp_path / "out", "test")) == 6
     assert texts_of(tmp_path / "out", "train")["talks_000001"][0] == "About: Frase things."
@@ -157,7 +116,7 @@ def test_sides_of_different_length(archive, tmp_path):
     ):
         prepare("iwslt14", tmp_path / "out", source=archive)
     write_lines(path, talks("de"))
-    write_lines(archive / "IWSLT14.TED.tst2011.de-en.en.xml", segments("en", "tst2011", 2))
+    write_lines(archive / "IWSLT14.TED.tst2011.de-en.en.xml", xml_segments("en", "tst2011", 2))
     with pytest.raises(ValueError, match=r"tst2011\.de-en\.de\.xml has 3 lines of text, .*en\.xml has 2"):
         prepare("iwslt14", tmp_path / "out", source=archive)
     assert "test" not in splits_in(tmp_path / "out")

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,30 +14,16 @@ from tests.cli.commands import brctc
 from tests.data.corpora import corpus_of, prepare
 from tests.data.folders import contents, states
 from tests.data.pairs import write_lines
-from tests.data.sounds import noise, write
-
-ENGLISH = ("Hello  there.", "(Applause) So, I said: “no”.", "It's 3.5 &amp; more.", "Thank you.")
-GERMAN = ("Hallo.", "(Applaus) Ich sagte also: „Nein“.", "Es sind 3,5 &amp; mehr.", " Danke. ")
-PLACES = ((0.25, 1.5), (1.75, 0.9876), (3.0, 2.03), (0.1, 1.0))
-TALKS = ("ted_767.wav", "ted_767.wav", "ted_767.wav", "ted_1.wav")
-SPLITS = ["train", "dev", "tst-COMMON", "tst-HE"]
-
-
-def entry(wav: str, start: float, duration: float) -> str:
-    speaker = wav.removesuffix(".wav").replace("ted_", "spk.")
-    times = f"duration: {duration:.6f}, offset: {start:.6f}"
-    return f"- {{{times}, rW: 9, uW: 0, speaker_id: {speaker}, wav: {wav}}}"
-
-
-def write_split(folder: Path, german: str = "de") -> None:
-    text = folder / "txt" / folder.name
-    write_lines(
-        Path(f"{text}.yaml"), tuple(entry(wav, *place) for wav, place in zip(TALKS, PLACES, strict=True))
-    )
-    write_lines(Path(f"{text}.en"), ENGLISH)
-    write_lines(Path(f"{text}.{german}"), GERMAN)
-    for n, wav in enumerate(sorted({*TALKS})):
-        write(folder / "wav" / wav, noise(5.0, n + len(folder.name)))
+from tests.data.published import (
+    ENGLISH,
+    GERMAN,
+    MUST_C_SPLITS,
+    PLACES,
+    TALKS,
+    entry,
+    write_must_c,
+    write_talks,
+)
 
 
 @pytest.fixture
@@ -46,15 +31,9 @@ def published(tmp_path):
     return write_must_c(tmp_path / "must-c")
 
 
-def write_must_c(folder: Path) -> Path:
-    for split in SPLITS:
-        write_split(folder / "en-de" / "data" / split)
-    return folder
-
-
 def test_splits(published, tmp_path):
     corpus = corpus_of("must-c-v2", tmp_path / "out", source=published, speeds=[1.0])
-    assert list(corpus.split_names()) == SPLITS
+    assert list(corpus.split_names()) == MUST_C_SPLITS
     assert corpus.test_names() == ["tst-COMMON", "tst-HE"]
     summaries = prepare_corpus(corpus)
     assert [summary.examples for summary in summaries.values()] == [4, 4, 4, 4]
@@ -87,9 +66,9 @@ def test_the_folder_of_the_languages_and_several_processes(published, tmp_path):
 
 def test_other_languages_and_fewer_test_sets(published, tmp_path):
     for split in ("train", "dev", "tst-COMMON"):
-        write_split(published / "en-zh" / "data" / split, "zh")
+        write_talks(published / "en-zh" / "data" / split, "zh")
     corpus = corpus_of("must-c-v2", tmp_path / "out", source=published, languages="en-zh")
-    assert list(corpus.split_names()) == SPLITS[:3]
+    assert list(corpus.split_names()) == MUST_C_SPLITS[:3]
     assert corpus.sources()["train"].size() == 4
     elsewhere = corpus_of("must-c-v2", tmp_path / "out", source=tmp_path / "nowhere")
     assert list(elsewhere.split_names()) == ["train", "dev"]  # prepared elsewhere

@@ -18,7 +18,8 @@ from brctc.data import (
 )
 from tests.data.corpora import SPLITS, corpus_of, prepare, text_of
 from tests.data.folders import states
-from tests.data.sounds import DATA, RATE, cut_off, needs, noise, write, write_sentences
+from tests.data.published import write_librispeech
+from tests.data.sounds import DATA, RATE, cut_off, needs, write_sentences
 
 
 @needs("grid_s1")
@@ -62,30 +63,9 @@ def test_grid_of_a_folder_is_divided_by_its_seed(tmp_path, monkeypatch):
     assert {path: state for path, state in states(tmp_path / "out").items() if "/" in path} == before
 
 
-LINES = {
-    "train-clean-5": {"1-10": ["THE FIRST LINE", "A SECOND ONE"], "2-20": ["ANOTHER SPEAKER SAYS THIS"]},
-    "dev-clean-2": {"3-30": ["SOMETHING TO WATCH"]},
-    "test-clean": {"4-40": ["SOMETHING TO TEST WITH", "AND MORE"]},
-}
-
-
 @pytest.fixture
 def librispeech(tmp_path) -> Path:
     return write_librispeech(tmp_path / "LibriSpeech")
-
-
-def write_librispeech(folder: Path) -> Path:
-    """Miniature of the published layout: PART/SPEAKER/CHAPTER/SPEAKER-CHAPTER-0000.flac and .trans.txt."""
-    for part, chapters in LINES.items():
-        for chapter, texts in chapters.items():
-            below = folder / part / chapter.replace("-", "/")
-            lines = []
-            for n, text in enumerate(texts):
-                id = f"{chapter}-{n:04d}"
-                write(below / f"{id}.flac", noise(1 + n, int(chapter[0]) + n))
-                lines.append(f"{id} {text}")
-            (below / f"{chapter}.trans.txt").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def test_librispeech(librispeech, tmp_path):

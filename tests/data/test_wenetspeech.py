@@ -1,8 +1,5 @@
 """WenetSpeech in its published layout: one JSON file, and hours of speech in opus files."""
 
-# ruff: noqa: RUF001  (letters of full width are tested)
-
-import json
 import logging
 import pickle
 import shutil
@@ -20,56 +17,23 @@ from brctc.data.split import splits_in
 from tests.cli.commands import brctc
 from tests.data.corpora import corpus_of, prepare, text_of
 from tests.data.folders import contents, states
-from tests.data.sounds import RATE, cut_off, noise
-
-YOUTUBE, MEETING = "audio/train/youtube/B00000/Y01.opus", "audio/test_meeting/B00000/T01.opus"
-DEV, NET = "audio/dev/podcast/B00000/D01.opus", "audio/test_net/B00000/N01.opus"
-RATES = {YOUTUBE: 16000, DEV: 48000, NET: 16000, MEETING: 24000}
-
-
-def segment(sid: str, start: float, end: float, text: str, *subsets: str) -> dict:
-    return {
-        "sid": sid, "begin_time": start, "end_time": end, "text": text, "confidence": 1.0,
-        "subsets": list(subsets),
-    }  # fmt: skip
-
-
-def audio(path: str, *segments: dict) -> dict:
-    return {"aid": Path(path).stem, "duration": 8.0, "path": path, "tags": ["drama"], "segments": segments}
-
-
-AUDIOS = [
-    audio(
-        YOUTUBE,
-        segment("Y01_S0", 0.5, 2.25, "怎么样这些日子", "L", "M", "S"),
-        segment("Y01_S1", 2.25, 3.0, "住得 ok 吗", "L", "M"),
-        segment("Y01_S2", 3.01, 4.567, "hello ｗｏｒｌｄ", "L"),
-        segment("Y01_S3", 5.0, 6.0, "不可信", "W"),
-        segment("Y01_S4", 7.2, 8.03, "最后", "L"),  # its end is rounded to after the file's
-    ),
-    audio(DEV, segment("D01_S0", 1.0, 2.0, "开发", "DEV"), segment("D01_S1", 3.333, 5.1, "开发集", "DEV")),
-    audio(NET, segment("N01_S0", 1.0, 2.0, "网络", "TEST_NET")),
-    audio(MEETING, segment("T01_S0", 1.0, 2.0, "会议", "TEST_MEETING")),
-]
-
-
-def write_json(folder: Path, audios: list[dict], indent: int | None = 1) -> None:
-    content = {"dataset": "WenetSpeech", "language": "ZH", "version": "v1.0", "audios": audios}
-    folder.mkdir(exist_ok=True)
-    (folder / "WenetSpeech.json").write_text(json.dumps(content, ensure_ascii=False, indent=indent), "utf-8")
+from tests.data.published import (
+    DEV,
+    MEETING,
+    NET,
+    WENETSPEECH,
+    YOUTUBE,
+    audio,
+    segment,
+    write_json,
+    write_wenetspeech,
+)
+from tests.data.sounds import RATE, cut_off
 
 
 @pytest.fixture
 def published(tmp_path):
     return write_wenetspeech(tmp_path / "wenetspeech")
-
-
-def write_wenetspeech(folder: Path) -> Path:
-    for n, (path, rate) in enumerate(RATES.items()):
-        (folder / path).parent.mkdir(parents=True)
-        soundfile.write(folder / path, noise(8.0, n, rate), rate, format="OGG", subtype="OPUS")
-    write_json(folder, AUDIOS)
-    return folder
 
 
 def cut(path: Path, start_s: float, end_s: float) -> np.ndarray:
@@ -148,20 +112,20 @@ def test_digests(published, tmp_path):
     shutil.copytree(published, tmp_path / "copy")
     assert digest(source=tmp_path / "copy") == first  # wherever it is
     for change in ({"begin_time": 0.25}, {"end_time": 2.5}, {"text": "别的"}, {"sid": "Y01_S00"}):
-        first_audio = AUDIOS[0] | {
-            "segments": [AUDIOS[0]["segments"][0] | change, *AUDIOS[0]["segments"][1:]]
+        first_audio = WENETSPEECH[0] | {
+            "segments": [WENETSPEECH[0]["segments"][0] | change, *WENETSPEECH[0]["segments"][1:]]
         }
-        write_json(published, [first_audio, *AUDIOS[1:]])
+        write_json(published, [first_audio, *WENETSPEECH[1:]])
         assert digest() != first
-    write_json(published, [AUDIOS[0] | {"path": DEV}, *AUDIOS[1:]])
+    write_json(published, [WENETSPEECH[0] | {"path": DEV}, *WENETSPEECH[1:]])
     assert digest() != first
-    write_json(published, AUDIOS)
+    write_json(published, WENETSPEECH)
     assert digest() == first
 
 
 def test_segments_without_text_are_counted(published, tmp_path, caplog):
     empty = audio(YOUTUBE, segment("Y02_S0", 0, 1, " ", "L"), segment("Y02_S1", 1, 2, "", "L"))
-    write_json(published, [*AUDIOS, empty])
+    write_json(published, [*WENETSPEECH, empty])
     with caplog.at_level(logging.WARNING, "brctc.data"):
         summaries = prepare("wenetspeech", tmp_path / "out", source=published, speeds=[1.0])
     assert summaries["train"].examples == 4
@@ -179,7 +143,7 @@ def test_missing_files_are_named_or_skipped(published, tmp_path):
     with pytest.raises(PreparationError, match="4 problems"):
         prepare("wenetspeech", tmp_path / "all", source=published, skip_bad=True)  # nothing is left
     other = audio(NET, segment("N02_S0", 2, 3, "还在", "L"))
-    write_json(published, [*AUDIOS, other])
+    write_json(published, [*WENETSPEECH, other])
     summaries = prepare("wenetspeech", tmp_path / "out", source=published, skip_bad=True, speeds=[1.0])
     assert summaries["train"].examples == 1
     assert len(summaries["train"].skipped) == 4
@@ -189,7 +153,7 @@ def test_bad_segments_are_named(published, tmp_path):
     beyond = audio(YOUTUBE, segment("Y03_S0", 7.5, 9.0, "太长", "L"), segment("Y03_S1", 20, 21, "太晚", "L"))
     backwards = audio(YOUTUBE, segment("Y04_S0", 2.0, 1.0, "倒", "L"), segment("Y04_S1", -1, 1, "负", "L"))
     broken = audio(YOUTUBE, {"sid": "Y05_S0", "subsets": ["L"]}, ["L"], {"subsets": None})
-    write_json(published, [*AUDIOS, beyond, backwards, broken, {"aid": "x"}, "nothing"])
+    write_json(published, [*WENETSPEECH, beyond, backwards, broken, {"aid": "x"}, "nothing"])
     with pytest.raises(PreparationError) as caught:
         prepare("wenetspeech", tmp_path / "out", source=published, speeds=[1.0])
     found = [str(problem) for problem in caught.value.problems]
@@ -213,7 +177,7 @@ def test_what_is_missing_is_named(published, tmp_path):
             prepare("wenetspeech", tmp_path / "out", source=published)
         assert not splits_in(tmp_path / "out")
 
-    write_json(published, AUDIOS[:3])
+    write_json(published, WENETSPEECH[:3])
     refused(r"WenetSpeech\.json \(TEST_MEETING\) has no utterance that can be used$")
     cut_off(published / "WenetSpeech.json")
     refused(r"WenetSpeech\.json is not JSON: it ends too early")

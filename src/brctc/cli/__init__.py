@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
+from typing import Any
 
 from brctc.plugins import add_plugins, load_plugins
 
@@ -61,7 +62,7 @@ def call(name: str, arguments: Sequence[str]) -> int:
             )
             return _say(f"brctc {name}", hint, FAILED)
         load_plugins()
-        parse_and_run(name, arguments)
+        parse(name, arguments).run()
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads the output has seen enough, as in `brctc decode ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,12 +104,12 @@ def missing_packages() -> list[str]:
     return [package for package in wanted if not any(metadata.distributions(name=package))]
 
 
-def parse_and_run(name: str, arguments: Sequence[str]) -> None:
-    """Makes the `Command` of the command's module from its arguments, and runs it."""
+def parse(name: str, arguments: Sequence[str]) -> Any:
+    """The `Command` of the command's module, made from its arguments."""
     import tyro
 
     command = import_module(f"brctc.cli.{name.replace('-', '_')}").Command
-    parsed = tyro.cli(
+    return tyro.cli(
         command,
         prog=f"brctc {name}",
         description=inspect.getdoc(command),  # tyro joins lines that begin with a letter, and keeps others
@@ -119,7 +120,6 @@ def parse_and_run(name: str, arguments: Sequence[str]) -> None:
             tyro.conf.HelptextFromCommentsOff,  # comments are for who reads the code
         ),
     )
-    parsed.run()
 
 
 def _describe(error: Exception) -> str:

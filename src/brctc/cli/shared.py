@@ -23,6 +23,7 @@ Assignments = Annotated[
 Flag = Annotated[bool, arg(help_behavior_hint="")]
 Processes = Annotated[int, arg(metavar="N")]
 Jobs = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all cores)")]
+Split = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the test set)")]
 Ray = Annotated[str | None, arg(metavar="HOST", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]

@@ -8,9 +8,9 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from brctc.cli.comparison import STOPPED, choose_workers, prepare_corpus_of
+from brctc.cli.comparison import STOPPED, choose_workers, prepare_corpus_of, test_sets
 from brctc.cli.runs import Limit
-from brctc.cli.shared import Assignments, Ray, find_recipe, parse_assignments, progress_bars
+from brctc.cli.shared import Assignments, Ray, Split, find_recipe, parse_assignments, progress_bars
 from brctc.data import Prepared
 from brctc.evaluate import TradeOff, choose, evaluate_cells
 from brctc.evaluate.online import choose_utterances
@@ -40,6 +40,8 @@ class Command:
     """Gets a run for each setting, and the report as report.html and report.json."""
     target_latency_ms: OptionalNumber = None
     """Name the setting with the fewest errors that is at most so late."""
+    split: Split = None
+    """What the models are measured on: a test set by its name."""
     at_once: Annotated[int, arg(metavar="N")] = 2
     """So many trainings at a time; a cluster decides itself."""
     ray: Ray = None
@@ -76,7 +78,7 @@ class Command:
         """What all cells have reached, and the page that it belongs on."""
         recipe = plan.cells[0].recipe
         prepare_corpus_of(recipe)
-        prepared = Prepared(recipe.corpus.prepared, "test")
+        prepared = Prepared(recipe.corpus.prepared, self.split or test_sets(recipe)[0])
         measured = len(choose_utterances(prepared, self.limit))  # refused before hours of training
         workers = choose_workers(self.ray, self.at_once)
         train_all(needed_starts(plan, self.out), self.out, workers)

@@ -13,7 +13,6 @@ from brctc.data.corpora.mandarin import check_unpacked, mandarin
 from brctc.data.corpora.published import PublishedConfig, rows_of
 from brctc.data.manifest import Row, text_lines
 from brctc.data.recordings import RowSource
-from brctc.data.source import Source
 
 FOLDER, TRANSCRIPT = "data_aishell", "transcript/aishell_transcript_v0.8.txt"
 SPLITS = ("train", "dev", "test")
@@ -33,7 +32,7 @@ class Aishell1Config(PublishedConfig):
     def published_size(self) -> TrainSize:
         return TrainSize(120_098, 150.9, 4231)
 
-    def sources(self) -> Mapping[str, Source]:
+    def published_sources(self) -> Mapping[str, RowSource]:
         holder = _holder(self.source)
         _check(holder / FOLDER)
         rows = _read(holder)

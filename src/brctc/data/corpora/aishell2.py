@@ -36,7 +36,7 @@ class Aishell2Config(PublishedConfig):
     def split_names(self) -> Sequence[str]:
         return list(self._folders()) if self.source.is_dir() else ("train", "dev")  # prepared elsewhere
 
-    def sources(self) -> Mapping[str, StreamedRows]:
+    def published_sources(self) -> Mapping[str, StreamedRows]:
         folders = self._folders()
         for folder in folders.values():
             if not (folder / "trans.txt").is_file():

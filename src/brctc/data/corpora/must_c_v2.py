@@ -41,7 +41,7 @@ class MustCConfig(PublishedConfig):
     def split_names(self) -> Sequence[str]:
         return list(self._folders()) if self.source.is_dir() else SPLITS[:2]  # prepared elsewhere
 
-    def sources(self) -> Mapping[str, StreamedRows]:
+    def published_sources(self) -> Mapping[str, StreamedRows]:
         return none_empty({split: Talks(folder, self.languages) for split, folder in self._folders().items()})
 
     def _folders(self) -> dict[str, Path]:

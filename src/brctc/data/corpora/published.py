@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from brctc.data.audio import AudioFile
 from brctc.data.checks import DURATION_TOLERANCE_S
 from brctc.data.corpora.base import AudioCorpusConfig
+from brctc.data.corpora.timed import with_times
 from brctc.data.manifest import Problem, Row
 from brctc.data.recordings import Audio, RowSource, read_row
 
@@ -23,6 +24,19 @@ class PublishedConfig(AudioCorpusConfig):
     """Its folder."""
     skip_bad: bool = False
     """Leave utterances out that cannot be used, instead of stopping."""
+    word_times: Path | None = None
+    """A CTM, as forced aligners write, that calls utterances by their ids: when words are said, in all splits
+    but `train`. Latency is measured with it."""
+
+    def sources(self) -> Mapping[str, RowSource]:
+        sources = self.published_sources()
+        if self.word_times is None:
+            return sources
+        return with_times(sources, self.word_times, skip_bad=self.skip_bad)
+
+    def published_sources(self) -> Mapping[str, RowSource]:
+        """The source of each split, without times."""
+        raise NotImplementedError
 
 
 def rows_of(recordings: Any, supervisions: Iterable[Any]) -> list[Row]:

@@ -38,7 +38,7 @@ class WenetSpeechConfig(PublishedConfig):
     def split_names(self) -> Sequence[str]:
         return ("train", *HELD_OUT)
 
-    def sources(self) -> Mapping[str, StreamedRows]:
+    def published_sources(self) -> Mapping[str, StreamedRows]:
         path = self.source / "WenetSpeech.json"
         if not path.is_file():
             raise ValueError(f"{path}: No such file or directory")
