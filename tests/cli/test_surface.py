@@ -44,7 +44,7 @@ SURFACE = {
     ],
     "latency": ["RUN ...!", "--prepared", "--split", "--limit", "--jobs", "--out"],
     "report": ["RUN ...!", "--out", "--evaluation"],
-    "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--out"],
+    "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--attention", "--out"],
     "compare": ["RECIPE ...!", "--out!", "--split", "--ray", "--set"],
     "sweep": [
         "SWEEP!", "--out!", "--target-latency-ms", "--split", "--at-once", "--ray", "--limit", "--set",

@@ -94,9 +94,11 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
 
 
 def has_maps(model: Model) -> bool:
-    """Whether its encoder shows what its frames attend to, and all layers have the same frames at first."""
-    up_sampled = model.system.config.encoder.up_sampling_factor > 1
-    return hasattr(model.system.encoder, "attention_weights") and not up_sampled
+    """Whether its encoder shows what its frames attend to, and all layers have the same frames at first, in
+    the same order."""
+    config = model.system.config
+    other_frames = config.encoder.up_sampling_factor > 1 or getattr(config.encoder, "phases", 1) > 1
+    return hasattr(model.system.encoder, "attention_weights") and not (other_frames or config.streaming)
 
 
 def _first_layers(run: RunFiles, layers: Sequence[np.ndarray]) -> int:

@@ -171,8 +171,9 @@ def _said(run: RunFiles, look: Look, utterance: Example, width: float) -> str:
 
 
 def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTime, ...] | None:
-    """The words that an online model says, where it says them; of others the spikes may be elsewhere."""
-    if not run.recipe.model.streaming:
+    """The words that a model says, where its CTC says them; None if its spikes are elsewhere, or not of the
+    transcript."""
+    if run.model.description.get("spikes_moved") or run.model.watched_text != "transcript":
         return None
     source = prepared.examples[index].id, prepared.features(index)
     (result,) = Recognizer(run.model).recognize([source], "ctc-greedy")
