@@ -68,13 +68,14 @@ def test_commands_parse(command):
 
 
 def made() -> set[str]:
-    """Where `brctc compare` and `brctc sweep` put their runs."""
+    """Where `brctc compare` and `brctc sweep` put their runs and results."""
     found = set()
     for command in documented():
         _, name, *words = shlex.split(command)
         if name == "compare":
             parsed = parse(name, words)
             found |= {str(parsed.out / find_recipe(recipe).stem) for recipe in parsed.recipes}
+            found.add(str(parsed.out / "report.json"))
         elif name == "sweep":
             parsed = parse(name, words)
             cells = load_sweep(find_recipe(parsed.sweep), parsed.out).cells
