@@ -2,8 +2,8 @@
 
 On one core: CPU time beside the estimate for the registry's core, and the memory that is added.
 
-    python benchmarks/training_cost.py                                # a short training of handwriting/brctc
-    python benchmarks/training_cost.py --step paper/aishell1-attention --seconds 20     # steps of full size
+    python benchmarks/training_cost.py  # a short training of handwriting/brctc
+    python benchmarks/training_cost.py --step paper/aishell1-attention-brctc --seconds 20  # full size
 """
 
 import argparse

@@ -108,7 +108,7 @@ COMMANDS = {
     ),
     "brctc decode exp/multi30k-st/st-brctc talk.wav --transcript": TRANSLATION,
     # docs/scale.md and docs/extending.md
-    "brctc train paper/aishell1-attention --dry-run": (),
+    "brctc train paper/aishell1-attention-brctc --dry-run": (),
     "brctc train mine.yaml --dry-run --device a100 --gpus 8": Elsewhere("tests/cli/test_train.py runs such"),
     "brctc train mine.yaml --dry-run --hours 300": Elsewhere("tests/train/test_cost.py gives hours"),
     "brctc gpu-check --out gpu-check.json": Elsewhere("tests/cli/test_gpu_check.py runs it"),

@@ -31,7 +31,7 @@ class Command:
     Examples:
       brctc train handwriting/brctc --out exp/handwriting
       brctc train mine.yaml --out exp/mine --set batch.seconds=200 stages.first.epochs=20
-      brctc train paper/aishell1-attention --dry-run --device a100 --gpus 8
+      brctc train paper/aishell1-attention-brctc --dry-run --device a100 --gpus 8
       torchrun --standalone --nproc-per-node 4 -m brctc train mine.yaml --out exp/mine
     """
 
