@@ -1,7 +1,8 @@
 """The searches by name, and the one place that chooses between them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from brctc.decode.ctc import check_counts
 from brctc.models.system import SystemConfig
@@ -50,3 +51,9 @@ def decoder_of(method: str) -> str | None:
     """The kind of decoder that a search needs; None for CTC's."""
     kind = method.removesuffix("-greedy")
     return None if kind.startswith("ctc") else kind
+
+
+def recipe_search(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `Recognizer.recognize` that the recipe in a model's description names."""
+    decode: dict[str, Any] = description.get("recipe", {}).get("decode", {})
+    return {key: decode[key] for key in ("method", "beam", "ctc_weight", "length_reward") if key in decode}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from brctc.data import CORPORA, Prepared, pad
-from brctc.decode.methods import WITH_BEAM, Method, choose_search
+from brctc.decode.methods import WITH_BEAM, Method, choose_search, recipe_search
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import check_features, prepared_source, read_source
 from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
@@ -178,11 +178,10 @@ class _Arm:
         self.name = name
         self.pool = stack.enter_context(RecognizerPool(directory, options.jobs))
         self.model = self.pool.recognizer.model
-        decode: dict[str, Any] = self.model.description.get("recipe", {}).get("decode", {})
-        self.method = choose_search(method or decode.get("method"), self.model.system.config)
+        known: dict[str, Any] = recipe_search(self.model.description)
+        self.method = choose_search(method or known.pop("method", None), self.model.system.config)
         given = {} if options.beam is None else {"beam": options.beam}
-        known = {key: decode[key] for key in ("beam", "ctc_weight", "length_reward") if key in decode}
-        self.options = {"method": self.method, "beam": BEAM} | known | given
+        self.options: dict[str, Any] = {"beam": BEAM} | known | {"method": self.method} | given
 
     @property
     def rule(self) -> TrimConfig | None:

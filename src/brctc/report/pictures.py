@@ -1,7 +1,7 @@
 """Pictures of what models do: their spikes over the input, and how these come about."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from brctc.data import Example, Padded, Prepared, WordTime, pad
 from brctc.data.batch import source_length
 from brctc.data.units import timed_units
 from brctc.decode import Recognizer
+from brctc.decode.methods import recipe_search
 from brctc.decode.sources import prepared_source, read_source
 from brctc.decode.times import spike_times
 from brctc.evaluate import common_words, drift_latency
@@ -140,7 +141,8 @@ def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.
     if prepared.storage.kind != "text" or name is None:
         return None
     source = read_source(prepared_source(prepared, index), model)
-    (result,) = Recognizer(model).recognize([source], "attention", beam=5, times=False)
+    search: dict[str, Any] = {"beam": 5} | recipe_search(model.description) | {"method": "attention"}
+    (result,) = Recognizer(model).recognize([source], times=False, **search)
     encoded = model.system.encode(pad([source.values]).to(model.system.device), model.trim)
     memory = encoded.taps[config.decoders[name].on]
     decoder = model.system.decoders[name]
