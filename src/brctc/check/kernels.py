@@ -74,8 +74,8 @@ def _compare(device: torch.device, shape: Shape, name: str, backend: str, dtype:
     found, gradient = _loss_and_gradient(loss, scores, upstream, backend)
     expected, expected_gradient = _loss_and_gradient(loss, scores.double(), upstream, "reference")
     figures = {
-        "loss_error": _error(found, expected),
-        "gradient_error": _error(gradient, expected_gradient),
+        "loss_error": relative_error(found, expected),
+        "gradient_error": relative_error(gradient, expected_gradient),
         "tolerance": TOLERANCES[dtype],
     }
     worst = max(figures["loss_error"], figures["gradient_error"])
@@ -91,8 +91,8 @@ def _loss_and_gradient(loss: Loss, scores: Tensor, upstream: Tensor, backend: st
     return losses.detach(), gradient
 
 
-def _error(found: Tensor, expected: Tensor) -> float:
-    """Relative, in the norm; infinite if anything is not finite, for then all is lost."""
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """In the norm; infinite if anything is not finite, for then all is lost."""
     error = ((found.double() - expected).norm() / expected.norm()).item()
     return error if math.isfinite(error) else math.inf
 

@@ -1,11 +1,10 @@
 """All checks of a machine, and what is sent to who wants to know."""
 
-import math
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from brctc.check.kernels import Shape, kernel_checks
 from brctc.check.parallel import parallel_checks
 from brctc.check.speed import speed_checks
 from brctc.check.systems import Effort, system_checks
-from brctc.files import write_json
+from brctc.files import to_plain, write_json
 from brctc.kernels.backend import backends
 
 FULL, SMALL = Shape(4, 150, 25, 500), Shape(2, 7, 3, 6)
@@ -40,8 +39,8 @@ class Report:
 
     def save(self, path: Path) -> None:
         """As JSON."""
-        checks = [asdict(finding) for finding in self.findings]
-        write_json(path, _plain({"machine": self.machine, "failed": len(self.failed), "checks": checks}))
+        content = {"machine": self.machine, "failed": len(self.failed), "checks": self.findings}
+        write_json(path, to_plain(content))
 
 
 def check_machine(
@@ -100,12 +99,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

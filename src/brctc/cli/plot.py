@@ -19,7 +19,6 @@ from brctc.report.corpora import plot_corpora
 from brctc.report.pictures import (
     example_indices,
     find_utterance,
-    has_spikes,
     plot_evolution,
     plot_posteriors,
     snapshot_utterances,
@@ -105,7 +104,7 @@ def _posteriors(runs: Sequence[RunFiles], prepared: Prepared, ids: Sequence[str]
 
 def _attention(runs: Sequence[RunFiles], prepared: Prepared, ids: Sequence[str]) -> dict[str, Figure]:
     for run in runs:
-        if not has_maps(run.model) or not has_spikes(run.model):
+        if not has_maps(run.model):
             raise ValueError(f"{run.name} has no maps of attention, or no spikes")
     indices = [find_utterance(prepared, name) for name in ids] or [attention_index(runs, prepared)]
     return {prepared.examples[index].id: plot_attention(runs, prepared, index) for index in indices}

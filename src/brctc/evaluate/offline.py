@@ -24,8 +24,8 @@ from brctc.evaluate.results import (
     SPREAD,
     BeamPoint,
     Evaluation,
-    OtherSet,
-    SetResult,
+    SetResults,
+    SystemOnSet,
     SystemResult,
     describe_machine,
 )
@@ -149,7 +149,7 @@ def _decode(
     metrics: Mapping[str, MetricConfig],
     options: EvaluationOptions,
     tell: Progress,
-) -> OtherSet:
+) -> SetResults:
     """What each system puts out for a test set, measured, and compared with the first."""
     chosen = spread_indices(len(prepared), options.limit)
     outputs = [arm.decode(prepared, chosen, tell) for arm in arms]
@@ -164,9 +164,9 @@ def _decode(
             differences = {
                 name: metric.compare(references, outputs[0], found) for name, metric in metrics.items()
             }
-        systems.append(SetResult(scores, differences, factor))
+        systems.append(SystemOnSet(scores, differences, factor))
     seconds = round(sum(prepared.examples[i].duration_s for i in chosen), 3)
-    return OtherSet(prepared.split, len(chosen), seconds, tuple(systems))
+    return SetResults(prepared.split, len(chosen), seconds, tuple(systems))
 
 
 class _Arm:
@@ -218,7 +218,7 @@ class _Arm:
             tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
 
-    def result(self, found: SetResult, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
+    def result(self, found: SystemOnSet, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
         """All that is known of the system."""
         description = self.model.description
         return SystemResult(
@@ -240,7 +240,7 @@ class _Arm:
 
 
 def _timed(
-    arms: Sequence[_Arm], results: Sequence[SetResult], clock: Clock, options: EvaluationOptions
+    arms: Sequence[_Arm], results: Sequence[SystemOnSet], clock: Clock, options: EvaluationOptions
 ) -> list[SystemResult]:
     """The results with the speed of each system."""
     searches = [(arm, arm.options) for arm in arms]

@@ -1,12 +1,11 @@
 """What an evaluation has found, as plain data that goes to JSON and back."""
 
 import json
-import math
 import os
 import platform
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +14,7 @@ from brctc.data.corpora import CORPORA
 from brctc.evaluate.down_sampling import DownSampling
 from brctc.evaluate.metrics import Difference, MetricInfo, Score
 from brctc.evaluate.real_time import RealTime
-from brctc.files import write_text
+from brctc.files import to_plain, write_text
 
 T = TypeVar("T")
 SPREAD = "spread over the test set"
@@ -77,8 +76,8 @@ class BeamPoint:
 
 
 @dataclass(frozen=True)
-class SetResult:
-    """One system on a further test set: as `SystemResult`, but for its speed."""
+class SystemOnSet:
+    """One system on a test set: as `SystemResult`, but for what is of the system, and its speed."""
 
     scores: dict[str, Score]
     differences: dict[str, Difference]
@@ -86,13 +85,13 @@ class SetResult:
 
 
 @dataclass(frozen=True)
-class OtherSet:
-    """The systems of an evaluation on a further test set, in the same order."""
+class SetResults:
+    """The systems of an evaluation on a test set, in the same order."""
 
     split: str
     utterances: int
     duration_s: float
-    systems: tuple[SetResult, ...]
+    systems: tuple[SystemOnSet, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Evaluation:
     """Examples of a batch whose time was measured; 1 if none was."""
     rtf_of: str = SPREAD
     """Which utterances were timed."""
-    others: tuple[OtherSet, ...] = ()
+    others: tuple[SetResults, ...] = ()
     """Further test sets; speed was measured on the first alone."""
 
     @property
@@ -197,7 +196,7 @@ def _processor() -> str:
 
 def to_json(evaluation: object) -> str:
     """Of dataclasses and named tuples, as text."""
-    return json.dumps(_plain(evaluation), indent=1, ensure_ascii=False)
+    return json.dumps(to_plain(evaluation), indent=1, ensure_ascii=False)
 
 
 def from_json(kind: type[T], text: str) -> T:
@@ -208,17 +207,3 @@ def from_json(kind: type[T], text: str) -> T:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "it"
         raise ValueError(f"not an evaluation: {place}: {first['msg']}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses and named tuples as objects with names; NaN as text, since JSON has none."""
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        named = getattr(value, "_asdict", None)
-        if named:
-            return {name: _plain(item) for name, item in named().items()}
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -55,6 +55,11 @@ class EncoderConfig(Kind):
         """Frames that come of a token, or of a subsampled frame."""
         return 1
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the frames of all taps are in the order of the source."""
+        return True
+
     def frames_out(self, frames: int) -> int:
         """How many frames come of so many; 0 or less is too short."""
         return self.up_sampling_factor * subsampled_frames(frames, self.subsampling)

@@ -64,6 +64,10 @@ class ConformerConfig(EncoderConfig):
         check_kernel_size(self.kernel_size)
         return self
 
+    @property
+    def in_order(self) -> bool:
+        return self.phases == 1
+
     def build(self, input_size: int) -> "ConformerEncoder":
         return ConformerEncoder(self, input_size)
 

@@ -77,6 +77,10 @@ class LegoNNConfig(EncoderConfig):
         tokens = super().source_tokens(count)
         return [tokens[frame] for frame in phase_order(len(tokens), self.phases)]
 
+    @property
+    def in_order(self) -> bool:
+        return self.phases == 1
+
     def build(self, input_size: int) -> "LegoNNEncoder":
         return LegoNNEncoder(self, input_size)
 

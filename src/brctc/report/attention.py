@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from brctc.data import Prepared
 from brctc.data.batch import source_length
 from brctc.models import ConformerConfig, Model
-from brctc.report.pictures import Look, look_at, one_source
+from brctc.report.pictures import Look, has_spikes, look_at, one_source
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import input_clock, spoken_times
 from brctc.report.style import bare, colours, new_figure, styled
@@ -94,11 +94,11 @@ def plot_attention(runs: Sequence[RunFiles], prepared: Prepared, index: int) -> 
 
 
 def has_maps(model: Model) -> bool:
-    """Whether its encoder shows what its frames attend to, and all layers have the same frames at first, in
-    the same order."""
-    config = model.system.config
-    other_frames = config.encoder.up_sampling_factor > 1 or getattr(config.encoder, "phases", 1) > 1
-    return hasattr(model.system.encoder, "attention_weights") and not (other_frames or config.streaming)
+    """Whether there are spikes, and its encoder shows what they attend to: all layers have the same frames at
+    first, in the same order."""
+    encoder = model.system.config.encoder
+    same_frames = encoder.in_order and encoder.up_sampling_factor == 1 and not encoder.streaming
+    return has_spikes(model) and same_frames and hasattr(model.system.encoder, "attention_weights")
 
 
 def _first_layers(run: RunFiles, layers: Sequence[np.ndarray]) -> int:

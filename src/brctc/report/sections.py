@@ -153,7 +153,7 @@ def attention(runs: Sequence[RunFiles], prepared: Prepared) -> str:
     """Self-attention of every layer and head."""
     if online := [run.name for run in runs if run.model.system.config.streaming]:
         return f"<p>Online, frames attend to their chunk alone: {escape(', '.join(online))}.</p>\n"
-    if names := [run.name for run in runs if not has_maps(run.model) or not has_spikes(run.model)]:
+    if names := [run.name for run in runs if not has_maps(run.model)]:
         return f"<p>There are no maps of attention, or no spikes, of: {escape(', '.join(names))}.</p>\n"
     return figure_html(
         plot_attention(runs, prepared, attention_index(runs, prepared)),
