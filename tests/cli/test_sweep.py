@@ -187,6 +187,17 @@ def test_a_look_at_some_utterances_keeps_what_was_measured(swept):
     assert not (folder / "elsewhere").exists()
 
 
+def test_every_split_has_a_report_of_its_own(swept):
+    folder, _ = swept
+    files = [folder / "out" / name for name in ("vanilla-320+160/online.json", "report.html", "report.json")]
+    first = [file.read_bytes() for file in files]
+    found = brctc(folder, *COMMAND, "--split", "dev")
+    assert found.code == 0, found.err
+    assert found.out.endswith("The report is out/report-dev.html.\n")
+    assert json.loads((folder / "out" / "report-dev.json").read_text())["split"] == "dev"
+    assert [file.read_bytes() for file in files] == first
+
+
 def test_a_test_set_that_has_changed_is_measured_anew(swept, tmp_path):
     """Its recordings are others now, and it was prepared again."""
     folder, _ = swept

@@ -41,7 +41,7 @@ class Command:
     target_latency_ms: OptionalNumber = None
     """Name the setting with the fewest errors that is at most so late."""
     split: Split = None
-    """What the models are measured on: a test set by its name."""
+    """What the models are measured on: a test set by its name; the report is then report-NAME.html."""
     at_once: Annotated[int, arg(metavar="N")] = 2
     """So many trainings at a time; a cluster decides itself."""
     ray: Ray = None
@@ -83,14 +83,15 @@ class Command:
         workers = choose_workers(self.ray, self.at_once)
         train_all(needed_starts(plan, self.out), self.out, workers)
         train_all({cell.name: cell.recipe for cell in plan.cells}, self.out, workers)
+        part = None if measured == len(prepared) else str(measured)
+        suffix = "".join(f"-{name}" for name in (self.split, part) if name)
         methods = {cell.name: cell.method for cell in plan.cells}
         kind = recipe.corpus.kind
         with progress_bars() as bars:
             trade_off = evaluate_cells(
-                methods, self.out, prepared, corpus=kind, limit=self.limit, progress=bars
+                methods, self.out, prepared, corpus=kind, limit=self.limit, suffix=suffix, progress=bars
             )
-        name = "report.html" if measured == len(prepared) else f"report-{measured}.html"
-        return trade_off, self.out / name
+        return trade_off, self.out / f"report{suffix}.html"
 
 
 def needed_starts(plan: Plan, out: Path) -> dict[str, Recipe]:

@@ -116,19 +116,20 @@ def evaluate_cells(
     *,
     corpus: str | None = None,
     limit: int | None = None,
+    suffix: str = "",
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> TradeOff:
     """Evaluates all trained cells of a sweep. What was measured before is read from its file.
 
     `methods` names how each run in `directory` was trained. The first one's tokens decide the unit of all
-    errors and latencies.
+    errors and latencies. `suffix` tells the files of other utterances apart.
     """
     runs = {name: RunDirectory(Path(directory) / name) for name in methods}
     chosen = choose_utterances(prepared, limit)
     digest = digest_of(prepared, chosen)
     unit = unit_of(load_model(model_directory(next(iter(runs.values())).path)).tokenizer.kind)
-    result = "online.json" if len(chosen) == len(prepared) else f"online-{len(chosen)}.json"
+    result = f"online{suffix}.json"
     trials = []
     for name, run in runs.items():
         model = model_directory(run.path)
