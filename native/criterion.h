@@ -11,20 +11,26 @@ inline namespace BRCTC_ISA {
 
 // The loss of a closed form, and weight * d loss / d scores.
 template <class In>
-void run_loss(const Batch& batch, int64_t n, Risk risk, double risk_factor, double* losses,
+void run_loss(const Batch& batch, int64_t n, Risk risk, double factor, double* losses,
               const Gradient& gradient, BadFrame bad, const Team& team) {
   const Utterance<In> utt(batch, n, &gradient);
   double loss = infinite;
+  if (utt.T == 0) {  // one path, without frames, and only if there are no labels
+    if (team.rank != 0) return;
+    utt.clear(0);
+    losses[n] = utt.U ? infinite : 0;
+    return;
+  }
   int64_t bad_frame = all_read;
   const bool each = risk == Risk::early_emission && utt.U > 0;
   auto attempt = [&](auto width) {
     using Real = decltype(width);
     if (!each) {
       PathSum<Real, In> sum(utt, team);
-      return sum.solve(risk, risk_factor, loss, bad_frame);
+      return sum.solve(risk, factor, loss, bad_frame);
     }
     EmissionLoss<Real, In> emission(utt, team, Event::end);
-    if (!emission.solve(risk_factor, bad_frame)) return bad_frame != all_read;
+    if (!emission.solve(factor, bad_frame)) return bad_frame != all_read;
     if (!emission.feasible()) {
       emission.clear();
       return true;
@@ -88,6 +94,10 @@ void run_groups(const Batch& batch, int64_t n, const Groups& out, BadFrame bad, 
   if (team.rank == 0)
     for (int64_t u = 0; u < out.U_max; ++u)
       for (int64_t t = u < utt.U ? utt.T : 0; t < batch.T; ++t) shares[u * batch.T + t] = impossible;
+  if (utt.T == 0) {
+    if (team.rank == 0) out.log_likelihood[n] = utt.U ? -infinite : 0;
+    return;
+  }
   with_groups(utt, out.event, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
     if (team.rank != 0) return;
     out.log_likelihood[n] = groups.log_total - groups.normaliser();
@@ -148,6 +158,10 @@ void run_groups_backward(const Batch& batch, int64_t n, const Groups& grad, cons
   const In* grad_share = static_cast<const In*>(grad.log_share) + n * grad.U_max * batch.T;
   const double mass = grad.log_likelihood[n];
   utt.mass = static_cast<In>(mass);
+  if (utt.T == 0) {
+    if (team.rank == 0) utt.clear(0);
+    return;
+  }
   with_groups(utt, grad.event, bad_frame, team, [&]<class Real>(Posteriors<Real, In>& groups) {
     const int64_t K = groups.K;
     if (!groups.feasible()) return groups.clear();

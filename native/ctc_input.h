@@ -46,14 +46,16 @@ class Input {
  public:
   Batch batch{};
   int is_double;
+  bool nan;  // scores that cannot be read are reported to the caller, not to the user
   int threads;
 
   // Raises for lengths and labels out of range. `label_stride` is negative for concatenated targets. Without
   // scores there is nothing to compute, and no size is too large.
   Input(Address scores, int is_double_, int64_t T, int64_t N, int64_t C, int64_t stride_t,
         int64_t stride_n, Address labels, int64_t label_count, int64_t label_stride,
-        Address input_lengths, Address target_lengths, int64_t blank, bool from_logits, int threads_)
+        Address input_lengths, Address target_lengths, int64_t blank, bool from_logits, bool nan_, int threads_)
       : is_double(is_double_),
+        nan(nan_),
         threads(threads_),
         input_lengths_(copy(input_lengths, N)),
         target_lengths_(copy(target_lengths, N)) {
@@ -72,7 +74,7 @@ class Input {
 
   // The same of plain tensors, or null.
   static Input* of(nb::handle scores, nb::handle targets, nb::handle input_lengths,
-                   nb::handle target_lengths, nb::handle blank, bool from_logits, int threads) {
+                   nb::handle target_lengths, nb::handle blank, bool from_logits, bool nan, int threads) {
     Views v;
     if (!v.fit(scores, targets, input_lengths, target_lengths, blank)) return nullptr;
     const View &s = v.scores, &l = v.labels;
@@ -81,13 +83,13 @@ class Input {
     return new Input(address(s), s.dtype.bits == 64, s.shape[0], s.shape[1], s.shape[2], s.strides[0],
                      s.strides[1], address(l), padded ? l.shape[0] * l.shape[1] : l.shape[0],
                      padded ? l.shape[1] : -1, address(v.input_lengths), address(v.target_lengths), v.blank,
-                     from_logits, threads);
+                     from_logits, nan, threads);
   }
 
-  // Runs `work(n, bad, team)` for all utterances and reports the first that failed. Without pairs,
-  // one thread takes an utterance.
+  // Runs `work(n, bad, team)` for all utterances and raises for the first that failed; with `nan`, gives those
+  // that failed. Without pairs, one thread takes an utterance.
   template <class Work>
-  void run(Work work, bool pairs = true) const {
+  std::vector<int64_t> run(Work work, bool pairs = true) const {
     int64_t cells = 0;
     for (int64_t n = 0; n < batch.N; ++n)
       cells += batch.input_lengths[n] *
@@ -100,8 +102,13 @@ class Input {
       for_each_utterance(batch.N, limited ? static_cast<int>(batch.N) : useful,
                          [&](int64_t n, const Team& team) { work(n, bad.data(), team); });
     }
+    std::vector<int64_t> failed;
     for (int64_t n = 0; n < batch.N; ++n)
-      if (const int64_t frame = bad[static_cast<size_t>(n)]; frame != all_read) refuse_scores(n, frame);
+      if (const int64_t frame = bad[static_cast<size_t>(n)]; frame != all_read) {
+        if (!nan || frame == no_memory) refuse_scores(n, frame);
+        failed.push_back(n);
+      }
+    return failed;
   }
 
  private:
@@ -128,8 +135,8 @@ class Input {
     int64_t sum = 0;
     for (int64_t n = 0; n < batch.N; ++n) {
       const int64_t T = batch.input_lengths[n], U = batch.target_lengths[n];
-      if (T < 1 || T > batch.T)
-        refuse("input_lengths[" + text(n) + "] is " + text(T) + ", expected 1 to " + text(batch.T) +
+      if (T < 0 || T > batch.T)
+        refuse("input_lengths[" + text(n) + "] is " + text(T) + ", expected 0 to " + text(batch.T) +
                ", the frames of log_probs");
       if (U < 0 || U > longest)
         refuse("target_lengths[" + text(n) + "] is " + text(U) + ", expected 0 to " + text(longest) +

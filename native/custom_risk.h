@@ -1,5 +1,5 @@
 // Groups weighed by a custom risk r, and the loss of an utterance that they add up to:
-//   loss = -log P - 1/U sum_u log sum_tau share_u(tau) r_u(tau),   share_u(tau) = P_u(tau) / P
+//   loss = -sum_u w_u (log P + log sum_tau share_u(tau) r_u(tau)),   share_u(tau) = P_u(tau) / P,   w_u = 1/U or given
 #pragma once
 #include "kernels.h"
 #include "numbers.h"
@@ -67,8 +67,9 @@ void run_peaks(const void* log_share, int64_t rows, int64_t T, double tolerance,
   for (int64_t i = 0; i < rows; ++i) out[i] = peak_of(static_cast<const In*>(log_share) + i * T, T, tolerance);
 }
 
-// The mean is over the tokens that there are, or it is the last one's value; without any it is plain CTC.
-// An utterance that is impossible, or that the risk forbids, has an infinite loss and no gradient.
+// The sum is over the tokens that there are, or it is the last one's value; without any it is plain CTC.
+// An utterance that is impossible, or that the risk forbids, has an infinite loss and no gradient. One whose
+// likelihood is NaN could not be read: its gradient, for whoever makes it, is that of its likelihood.
 template <class In>
 void run_weigh(const Weighing& w, int64_t n) {
   const int64_t end = w.tokens[n], first = w.last_only && end ? end - 1 : 0;
@@ -77,18 +78,27 @@ void run_weigh(const Weighing& w, int64_t n) {
   const In* risk = static_cast<const In*>(w.log_risk) + n * w.stride_n;
   In* grad = static_cast<In*>(w.grad_share) + n * w.U * w.T;
   const double likelihood = static_cast<double>(static_cast<const In*>(w.log_likelihood)[n]);
-  double sum = 0;
-  for (int64_t u = first; u < end; ++u)
-    sum += weigh_row(share + u * w.T, risk + u * w.stride_u, w.stride_t, w.T, -w.weight[n] / count,
-                     grad + u * w.T);
-  const double loss = -(likelihood + (end ? sum / count : 0));
-  const bool learns = loss < __builtin_inf();  // not with NaN either
+  const double* given = w.token_weight && !w.last_only ? w.token_weight + n * w.U : nullptr;
   const auto clear = [&](int64_t from, int64_t to) {
     __builtin_memset(grad + from * w.T, 0, static_cast<size_t>((to - from) * w.T) * sizeof(In));
   };
+  double sum = 0, all = 0;
+  for (int64_t u = first; u < end; ++u) {
+    const double own = given ? given[u] : 1;
+    all += own;
+    if (own == 0) {  // even if nothing is possible for this one
+      clear(u, u + 1);
+      continue;
+    }
+    sum += own * weigh_row(share + u * w.T, risk + u * w.stride_u, w.stride_t, w.T,
+                           -w.weight[n] * own / (given ? 1 : count), grad + u * w.T);
+  }
+  if (!given || !end) sum /= end ? count : 1, all = 1;
+  const double loss = likelihood == -__builtin_inf() ? __builtin_inf() : -(all * likelihood + sum);
+  const bool learns = loss < __builtin_inf();  // not with NaN either
   clear(0, learns ? first : w.U);
   if (learns) clear(end, w.U);
-  w.grad_likelihood[n] = learns ? -w.weight[n] : 0;
+  w.grad_likelihood[n] = learns || likelihood != likelihood ? -w.weight[n] * all : 0;
   w.loss[n] = loss;
 }
 

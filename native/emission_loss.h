@@ -31,8 +31,8 @@ struct EmissionLoss : Grouped<Real, In> {
     return factor / 2 - slope * static_cast<double>(before.frame(k) + 1);
   }
 
-  bool solve(double risk_factor, int64_t& bad_frame) {
-    factor = risk_factor, slope = risk_factor / static_cast<double>(T);
+  bool solve(double lambda, int64_t& bad_frame) {
+    factor = lambda, slope = lambda / static_cast<double>(T);
     const bool carved = carve(team, [&](Arena& arena) {
       Base::take(arena);
       sum = arena.take<Real>(K);
@@ -40,7 +40,7 @@ struct EmissionLoss : Grouped<Real, In> {
       peak_frame = arena.take<Real>(K);
     });
     if (!carved) bad_frame = no_memory;
-    const bool representable = __builtin_fabs(risk_factor) <= largest_factor;
+    const bool representable = __builtin_fabs(lambda) <= largest_factor;
     if (!carved) return false;
     if (!Base::fill(0, bad_frame) || !representable) return false;
     if (team.rank == 0)

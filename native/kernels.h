@@ -99,6 +99,7 @@ struct Weighing {
   int64_t U, T;
   const void* log_likelihood;  // (N)
   const int64_t* tokens;       // (N): how many of the U there are
+  const double* token_weight;  // (N, U): what each counts, or null: all the same, 1 together
   bool last_only;              // of these, weigh the last alone
   const double* weight;        // (N)
   double *loss, *grad_likelihood;  // (N)
@@ -110,11 +111,13 @@ struct Alignment {
   int64_t *start, *end;  // (N, U_max): frames of token u are start .. end - 1
   double* score;   // (N)
   int64_t U_max;
+  const uint8_t* wild;  // (N, U_max + 1): whether anything may be said in front of label u, or behind the last; or null
+  double price;         // of a frame of anything, in nats
 };
 
 // One instruction set's build of every algorithm, for float [0] and double [1] scores.
 struct Kernels {
-  void (*loss[2])(const Batch&, int64_t n, Risk, double risk_factor, double* loss, const Gradient&,
+  void (*loss[2])(const Batch&, int64_t n, Risk, double factor, double* loss, const Gradient&,
                   BadFrame, const Team&);
   void (*groups[2])(const Batch&, int64_t n, const Groups&, BadFrame, const Team&);
   // from d loss / d log_share and d loss / d log_likelihood to d loss / d scores

@@ -46,7 +46,7 @@ struct PathSum : Solver<Real, In> {
   }
 
   // Weighs the paths in both directions, by multiplying emissions. Returns what is to be added to the loss.
-  double weigh(Risk risk, double risk_factor) {
+  double weigh(Risk risk, double factor) {
     if (U == 0) return 0;
     const double frames = static_cast<double>(T), tokens = static_cast<double>(U);
     // exp(-lambda tau / T) = exp(-lambda) exp(lambda / T)^(T - tau), and T - tau frames are final
@@ -54,19 +54,19 @@ struct PathSum : Solver<Real, In> {
     if (risk == Risk::early_finish) {
       Real m;
       Int e;
-      split_exp<Real>(risk_factor / frames, m, e);
+      split_exp<Real>(factor / frames, m, e);
       auto &first = ahead.chain.weights, &second = back.chain.weights;
       first.boosted = U, second.boosted = 0;
       first.boost_m = second.boost_m = m, first.boost_e = second.boost_e = e;
-      return risk_factor;
+      return factor;
     }
     // A token that starts at frame s, from 0, has begun in T - s frames: pay exp(penalty) in each of them
     // for exp(-penalty (s - (T - 1) / 2)), and take back what a start in the middle would have got.
     if (risk == Risk::delay_penalty) {
-      if (team.mine(0)) ahead.weigh(risk_factor);
-      if (team.mine(1)) back.weigh(risk_factor);
+      if (team.mine(0)) ahead.weigh(factor);
+      if (team.mine(1)) back.weigh(factor);
       ahead.chain.weights.weighed = back.chain.weights.weighed = true;
-      return risk_factor * tokens * (frames + 1) / 2;
+      return factor * tokens * (frames + 1) / 2;
     }
     return 0;
   }
@@ -97,22 +97,22 @@ struct PathSum : Solver<Real, In> {
   }
 
   // What a risk can add to the exponents of a path.
-  double range_of(Risk risk, double risk_factor) const {
+  double range_of(Risk risk, double factor) const {
     if (risk == Risk::none || U == 0) return 0;
-    const double range = __builtin_fabs(risk_factor);
+    const double range = __builtin_fabs(factor);
     return risk == Risk::delay_penalty ? range * static_cast<double>(U) * static_cast<double>(T) : range;
   }
 
   // Returns false if a wider format is needed.
-  bool solve(Risk risk, double risk_factor, double& loss, int64_t& bad_frame) {
+  bool solve(Risk risk, double factor, double& loss, int64_t& bad_frame) {
     const int64_t middle = (T + 1) / 2;
     if (!carve(team, [&](Arena& arena) { Base::take(arena, middle, team.size); }))
       return bad_frame = no_memory, true;
     emit.reversed_from = middle;
-    if (!Base::fill(range_of(risk, risk_factor), bad_frame)) return bad_frame != all_read;
+    if (!Base::fill(range_of(risk, factor), bad_frame)) return bad_frame != all_read;
     if (team.mine(0)) ahead.begin(utt.labels);
     if (team.mine(1)) back.begin(utt.labels);
-    const double offset = weigh(risk, risk_factor);
+    const double offset = weigh(risk, factor);
     run_to_middle(middle);
     if (team.rank == 0) {
       const double log_total = meet();

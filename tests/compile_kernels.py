@@ -107,7 +107,7 @@ def launches(N, T, U, C, dtype, from_logits) -> list[Launch]:
     )
     scores = torch.zeros(T, N, C, dtype=dtype)
     lengths = torch.full((N,), T), torch.full((N,), U)
-    inputs = Inputs(scores, torch.ones((N, U), dtype=torch.int64), *lengths, 0, from_logits)
+    inputs = Inputs(scores, torch.ones((N, U), dtype=torch.int64), *lengths, 0, from_logits, False)
     for kind in (RiskKind.NONE, RiskKind.EARLY_FINISH, RiskKind.EARLY_EMISSION):
         form = ClosedForm(kind, 2.0)
         ctc_run.loss(inputs, form, False, False)

@@ -73,7 +73,7 @@ def test_check_feasible_names_utterance_and_frames():
     assert brctc.check_feasible(concatenated, [3, 3, 4, 1], [3, 3, 3, 1]) == bad
     assert brctc.check_feasible(targets, [4, 4, 5, 1], [3, 3, 3, 1]) == []
     assert brctc.check_feasible(torch.zeros(2, 0, dtype=torch.long), [1, 1], [0, 0]) == []
-    assert brctc.check_feasible(torch.zeros(2, 0, dtype=torch.long), [1, 0], [0, 0]) == [(1, 1, 0)]
+    assert brctc.check_feasible(torch.zeros(2, 0, dtype=torch.long), [1, 0], [0, 0]) == []
     assert brctc.check_feasible(targets, [4, 0, 5, 1], [3, 3, 3, 1]) == [(1, 4, 0)]
     with pytest.raises(ValueError, match=r"input_lengths\[1\] is -1, expected 0 or more"):
         brctc.check_feasible(targets, [4, -1, 5, 1], [3, 3, 3, 1])

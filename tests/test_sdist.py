@@ -15,7 +15,7 @@ NAMED = {
     ".": {"CMakeLists.txt", "LICENSE", "README.md", "constraints.txt", "pyproject.toml"},
     "native": {".cpp", ".h"},
     "recipes": {".yaml", ".md"},
-    "src": {".py", ".pyi"},
+    "src": {".py", ".pyi", ".css", ".html", ".js"},
 }
 LYING_AROUND = (
     "secret.txt",
@@ -23,6 +23,7 @@ LYING_AROUND = (
     "native/kernels.o",
     "recipes/mine.yaml~",
     "src/brctc/notes.txt",
+    "src/brctc/report/report.html",
     "src/brctc/_native.so",
 )
 

@@ -30,7 +30,7 @@ def test_opcheck_loss(risk, from_logits, concatenated):
     if concatenated:
         targets = torch.cat([row[:u] for row, u in zip(targets, batch.target_lengths, strict=True)])
     for scores in (batch.scores, batch.scores.transpose(0, 1).contiguous().transpose(0, 1)):
-        inputs = (scores.requires_grad_(), targets, *batch[2:4], 0, from_logits, risk, 3.0, True)
+        inputs = (scores.requires_grad_(), targets, *batch[2:4], 0, from_logits, False, risk, 3.0, True)
         torch.library.opcheck(torch.ops.brctc.loss_and_gradient.default, inputs)
         losses, gradient = torch.ops.brctc.loss_and_gradient(*inputs)
         backward = (torch.ones_like(losses), scores.detach(), gradient)
@@ -40,7 +40,7 @@ def test_opcheck_loss(risk, from_logits, concatenated):
 @pytest.mark.parametrize("at_start", [False, True])
 def test_opcheck_groups_and_path(at_start):
     batch = clean_batch()
-    inputs = (batch.scores.requires_grad_(), *batch[1:4], 0, False)
+    inputs = (batch.scores.requires_grad_(), *batch[1:4], 0, False, False)
     # groups hold -inf, which opcheck's gradient sum would turn into NaN: the schema is what matters
     torch.library.opcheck(
         torch.ops.brctc.path_groups.default,
@@ -51,7 +51,7 @@ def test_opcheck_groups_and_path(at_start):
     grads = torch.zeros_like(share), torch.ones_like(likelihood)
     detached = (batch.scores.detach(), *inputs[1:])
     torch.library.opcheck(torch.ops.brctc.path_groups_backward.default, (*grads, *detached, at_start))
-    torch.library.opcheck(torch.ops.brctc.best_path.default, detached)
+    torch.library.opcheck(torch.ops.brctc.best_path.default, (*detached, None, 1.0))
 
 
 def run_steps(function, dtype=torch.float32):
@@ -198,7 +198,7 @@ def test_module_is_a_drop_in():
     ours, theirs = brctc.BayesRiskCTCLoss(blank=0), torch.nn.CTCLoss(blank=0)
     log_probs = batch.scores.log_softmax(-1)
     torch.testing.assert_close(ours(log_probs, *batch[1:4]), theirs(log_probs, *batch[1:4]))
-    assert "EarlyFinish(risk_factor=10.0)" in repr(brctc.BayesRiskCTCLoss(brctc.EarlyFinish(10.0)))
+    assert "EarlyFinish(factor=10.0)" in repr(brctc.BayesRiskCTCLoss(brctc.EarlyFinish(10.0)))
     again = pickle.loads(pickle.dumps(brctc.BayesRiskCTCLoss(brctc.EarlyEmission(3.0))))
     assert again.risk == copy.deepcopy(again.risk) == brctc.EarlyEmission(3.0)
 

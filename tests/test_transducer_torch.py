@@ -282,7 +282,7 @@ LABEL_CASES = [
     ({"target_lengths": torch.tensor([2, -1, 1])}, ValueError, r"target_lengths\[1\] is -1"),
     ({"target_lengths": torch.tensor([2, 2, 1, 1])}, ValueError, "target_lengths has 4 values"),
     ({"blank": 4}, ValueError, "blank is 4, expected 0 to 3"),
-    ({"blank": -1}, ValueError, "blank is -1"),
+    ({"blank": -5}, ValueError, "blank is -5"),
     ({"blank": 1.0}, TypeError, "blank must be an int"),
     ({"reduction": "avg"}, ValueError, "reduction is 'avg'"),
     ({"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),

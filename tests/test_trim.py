@@ -142,6 +142,21 @@ def test_export():
     assert module_lengths.tolist() == [1] * 4 == program_lengths.tolist()
 
 
+def test_an_exported_trim_takes_utterances_of_one_frame():
+    torch.manual_seed(0)
+    module, dynamic = Trimmed(), torch.export.Dim.DYNAMIC
+    program = torch.export.export(
+        module,
+        (torch.randn(3, 20, 6), torch.tensor([20, 15, 9])),
+        dynamic_shapes={"hidden": {0: dynamic, 1: dynamic}, "lengths": {0: dynamic}},
+    ).module(check_guards=False)  # torch would insist on two
+    hidden, lengths = torch.randn(4, 1, 6), torch.ones(4, dtype=torch.long)
+    expected, _ = module(hidden, lengths)
+    found, kept = program(hidden, lengths)
+    assert kept.tolist() == [1] * 4
+    torch.testing.assert_close(found[:, :1], expected)
+
+
 GOOD = torch.zeros(2, 5, 3)
 
 

@@ -198,15 +198,15 @@ def test_opcheck():
     inputs = tuple(x.to(DEVICE) for x in batch[:4])
     inputs[0].requires_grad_()
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
-    arguments = (*inputs, 0, True, 2, 3.0, True, True)
+    arguments = (*inputs, 0, True, False, 2, 3.0, True, True)
     torch.library.opcheck(torch.ops.brctc.triton_loss.default, arguments, test_utils=utilities)
     losses, *saved = torch.ops.brctc.triton_loss(*arguments)
     backward = (losses.detach(), inputs[0].detach(), True, *(x.detach() for x in saved))
     torch.library.opcheck(torch.ops.brctc.triton_gradient.default, backward, test_utils=utilities)
-    groups = (*inputs, 0, True, False, True)
+    groups = (*inputs, 0, True, False, False, True)
     torch.library.opcheck(torch.ops.brctc.triton_path_groups.default, groups, test_utils=utilities)
     share, likelihood = torch.ops.brctc.triton_path_groups(*groups)
-    backward = (torch.zeros_like(share), torch.ones_like(likelihood), inputs[0].detach(), *groups[1:7])
+    backward = (torch.zeros_like(share), torch.ones_like(likelihood), inputs[0].detach(), *groups[1:8])
     torch.library.opcheck(torch.ops.brctc.triton_path_groups_backward.default, backward, test_utils=utilities)
 
 

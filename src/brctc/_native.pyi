@@ -19,6 +19,7 @@ class Input:
         target_lengths: int,
         blank: int,
         from_logits: bool,
+        nan: bool,
         threads: int,
     ) -> None: ...
     @staticmethod
@@ -29,6 +30,7 @@ class Input:
         target_lengths: Tensor,
         blank: int,
         from_logits: bool,
+        nan: bool,
         threads: int,
     ) -> Input | None: ...
 
@@ -40,7 +42,7 @@ def is_one(tensor: Tensor) -> bool: ...
 def loss(
     batch: Input,
     risk: int,
-    risk_factor: float,
+    factor: float,
     reduction: str,
     zero_infinity: bool,
     result: int,
@@ -57,6 +59,7 @@ def weigh(
     shape: tuple[int, ...],
     log_likelihood: int,
     tokens: int,
+    token_weights: int,
     last_only: bool,
     reduction: str,
     zero_infinity: bool,
@@ -66,8 +69,11 @@ def weigh(
     is_double: bool,
     threads: int,
 ) -> None: ...
+def first_scores(scores: Tensor) -> float: ...
 def peaks(log_share: Tensor, tolerance: float, out: Tensor) -> bool: ...
-def best_path(batch: Input, path: int, start: int, end: int, U_max: int, score: int) -> None: ...
+def best_path(
+    batch: Input, path: int, start: int, end: int, U_max: int, score: int, wild: int, price: float
+) -> None: ...
 def track_pitch(
     local: NDArray[np.float64],
     cost: NDArray[np.float64],

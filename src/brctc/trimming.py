@@ -33,14 +33,12 @@ def trim(
         from_logits=from_logits,
         at_least=at_least,
     )
-    check_has_values("log_probs", log_probs)
-    if hidden.shape[:2] != log_probs.shape[:2]:
-        given, expected = tuple(hidden.shape), tuple(log_probs.shape[:2])
-        raise ValueError(f"hidden has shape {given}, but log_probs are of (N, T) = {expected}")
+    check_hidden(hidden, log_probs)
     longest = kept.max()
     if torch.compiler.is_compiling():
         # A program must hold for every length, and torch treats 1 apart: such a cut leaves 2 frames,
-        # one of them padding.
+        # one of them padding, which there must be even if there was one frame to begin with.
+        hidden = torch.nn.functional.pad(hidden, (0, 0, 0, 1))
         longest = longest.clamp(min=2).item()
         torch._check(longest >= 2)
         torch._check(longest <= hidden.shape[1])
@@ -74,6 +72,28 @@ def trimmed_lengths(
         at_least: frames that are kept in any case, one number or (N): in training, those that an
             alignment of the target needs. No utterance gets more frames than it has.
     """
+    if isinstance(margin, bool) or not isinstance(margin, int) or margin < 0:
+        raise ValueError(f"margin is {margin!r}, expected a number of frames, 0 or more")
+    uncertain, given, _ = uncertain_frames(log_probs, lengths, blank, threshold, from_logits)
+    least = per_utterance("at_least", at_least, log_probs.shape[0]).to(given.device)
+    frame = torch.arange(1, log_probs.shape[1] + 1, device=given.device)
+    last = (uncertain * frame).amax(1)
+    return torch.minimum(torch.maximum(last + margin, least.clamp(min=1)), given)
+
+
+def check_hidden(hidden: Tensor, log_probs: Tensor) -> None:
+    """Refuses an encoder's output that is not the one of these scores."""
+    check_has_values("log_probs", log_probs)
+    if hidden.shape[:2] != log_probs.shape[:2]:
+        given, expected = tuple(hidden.shape), tuple(log_probs.shape[:2])
+        raise ValueError(f"hidden has shape {given}, but log_probs are of (N, T) = {expected}")
+
+
+def uncertain_frames(
+    log_probs: Tensor, lengths: Lengths, blank: int, threshold: float, from_logits: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, T): where the blank is not above the threshold; with the lengths (N) on the scores' device, and
+    (N, T) log-probabilities of the blank."""
     if not isinstance(log_probs, Tensor) or not log_probs.is_floating_point() or log_probs.dim() != 3:
         found = tuple(log_probs.shape) if isinstance(log_probs, Tensor) else type(log_probs).__name__
         raise ValueError(f"log_probs must be a floating-point tensor (N, T, C), got {found}")
@@ -83,27 +103,21 @@ def trimmed_lengths(
         raise ValueError(f"blank is {blank}, expected 0 to {classes - 1}: log_probs have {classes} classes")
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold!r}, expected a probability between 0 and 1")
-    if isinstance(margin, bool) or not isinstance(margin, int) or margin < 0:
-        raise ValueError(f"margin is {margin!r}, expected a number of frames, 0 or more")
-    device = log_probs.device
-    given = _per_utterance("lengths", lengths, batch)
-    least = _per_utterance("at_least", at_least, batch)
+    given = per_utterance("lengths", lengths, batch)
     if given.is_cpu and not torch.compiler.is_compiling():
         wrong = ((given < 1) | (given > frames)).nonzero().flatten().tolist()
         if wrong:
             n = wrong[0]
             raise ValueError(f"lengths[{n}] is {int(given[n])}, expected 1 to {frames}")
-    given, least = given.to(device), least.to(device)
-
+    given = given.to(log_probs.device)
     scores = log_probs.detach()
     log_blank = (scores.log_softmax(-1, torch.float) if from_logits else scores)[..., blank]
-    frame = torch.arange(1, frames + 1, device=device)
-    uncertain = ~(log_blank > math.log(threshold)) & (frame <= given[:, None])
-    last = (uncertain * frame).amax(1)
-    return torch.minimum(torch.maximum(last + margin, least.clamp(min=1)), given)
+    exists = torch.arange(frames, device=given.device) < given[:, None]
+    return ~(log_blank > math.log(threshold)) & exists, given, log_blank
 
 
-def _per_utterance(name: str, value: Lengths, batch: int) -> Tensor:
+def per_utterance(name: str, value: Lengths, batch: int) -> Tensor:
+    """(N) int64 of a number, or of one for each utterance."""
     lengths = torch.as_tensor(value)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {lengths.dtype}")

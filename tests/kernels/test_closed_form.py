@@ -43,4 +43,6 @@ def test_operators_refuse_other_numbers():
     targets, tokens = torch.tensor([[1]]), torch.tensor([1])
     for risk, factor in ((len(RiskKind), 1.0), (-1, 1.0), (1, float("nan"))):
         with pytest.raises(ValueError, match="is not a closed form"):
-            torch.ops.brctc.loss_and_gradient(scores, targets, lengths, tokens, 0, True, risk, factor, False)
+            torch.ops.brctc.loss_and_gradient(
+                scores, targets, lengths, tokens, 0, True, False, risk, factor, False
+            )

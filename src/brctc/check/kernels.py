@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from brctc.check.findings import Check, NotHereError, Outcome
-from brctc.kernels.backend import choose_backend
+from brctc.kernels.backend import BackendName, choose_backend
 from brctc.kernels.ctc.groups import PathGroups
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
@@ -45,13 +45,13 @@ RISKS: dict[str, BayesRisk | None] = {
     "EarlyEmission": EarlyEmission(10.0),
     "a custom risk": LateStart(),
 }
-Loss = Callable[[Tensor, str], Tensor]
+Loss = Callable[[Tensor, BackendName], Tensor]
 """Of scores, by a backend: (N)."""
 
 
 def kernel_checks(device: torch.device, shape: Shape) -> Iterator[Check]:
     """All losses by all backends; those that do not run here are skipped, with the reason."""
-    backends = ("triton", "cpu") if device.type == "cpu" else ("triton", "reference")
+    backends: tuple[BackendName, ...] = ("triton", "cpu") if device.type == "cpu" else ("triton", "reference")
     for backend in backends:
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             if dtype == torch.bfloat16 and backend != "triton":
@@ -61,7 +61,9 @@ def kernel_checks(device: torch.device, shape: Shape) -> Iterator[Check]:
                 yield Check(GROUP, f"{name}, {backend}, {NAMES[dtype]}", run)
 
 
-def _compare(device: torch.device, shape: Shape, name: str, backend: str, dtype: torch.dtype) -> Outcome:
+def _compare(
+    device: torch.device, shape: Shape, name: str, backend: BackendName, dtype: torch.dtype
+) -> Outcome:
     try:
         choose_backend(backend, device)
     except ValueError as error:
@@ -84,7 +86,9 @@ def _compare(device: torch.device, shape: Shape, name: str, backend: str, dtype:
     return Outcome(said if good else f"{said}, more than {TOLERANCES[dtype]:g}", figures, good)
 
 
-def _loss_and_gradient(loss: Loss, scores: Tensor, upstream: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(
+    loss: Loss, scores: Tensor, upstream: Tensor, backend: BackendName
+) -> tuple[Tensor, Tensor]:
     leaf = scores.clone().requires_grad_()
     losses = loss(leaf, backend)
     (gradient,) = torch.autograd.grad(losses, leaf, upstream.to(losses.dtype))
@@ -112,7 +116,7 @@ def _ctc(device: torch.device, shape: Shape, risk: BayesRisk | None) -> tuple[Te
     generator = torch.Generator().manual_seed(1)
     logits = 2 * torch.randn(shape.T, shape.N, shape.C, generator=generator).to(device)
 
-    def loss(scores: Tensor, backend: str) -> Tensor:
+    def loss(scores: Tensor, backend: BackendName) -> Tensor:
         return bayes_risk_ctc_loss(scores, *rest, risk, reduction="none", from_logits=True, backend=backend)
 
     return logits, loss

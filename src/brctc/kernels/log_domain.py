@@ -10,12 +10,18 @@ NEVER = -1e30
 
 
 def unfit(
-    targets: Tensor, lengths: Tensor, target_lengths: Tensor, frames: int, classes: int, blank: int
+    targets: Tensor,
+    lengths: Tensor,
+    target_lengths: Tensor,
+    frames: int,
+    classes: int,
+    blank: int,
+    least_frames: int = 1,
 ) -> Tensor:
     """(N): whether lengths or labels are out of range. All on one device, which nothing waits for."""
     asked = torch.arange(targets.shape[1], device=targets.device) < target_lengths[:, None]
     no_label = asked & ((targets < 0) | (targets >= classes) | (targets == blank))
-    out = (lengths < 1) | (lengths > frames)
+    out = (lengths < least_frames) | (lengths > frames)
     return out | (target_lengths < 0) | (target_lengths > targets.shape[1]) | no_label.any(1)
 
 

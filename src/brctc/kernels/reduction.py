@@ -1,20 +1,24 @@
 """From a loss per utterance to the loss of a batch, as torch.nn.CTCLoss reduces it."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+
+ReductionKind = Literal["none", "mean", "sum", "batchmean"]
+"""(N); each loss divided by its target length, then their average; the sum; the average of the losses."""
 
 
 class Reduction(NamedTuple):
     """What is made of the losses (N) of a batch."""
 
-    kind: str  # "none", "sum", or "mean": each loss divided by its target length, then their average
+    kind: ReductionKind
     zero_infinity: bool = False  # an infinite loss counts as zero
 
     def check(self) -> None:
-        if self.kind not in ("none", "mean", "sum"):
-            raise ValueError(f'reduction is {self.kind!r}, expected "none", "mean" or "sum"')
+        if self.kind not in get_args(ReductionKind):
+            kinds = ", ".join(f'"{kind}"' for kind in get_args(ReductionKind))
+            raise ValueError(f"reduction is {self.kind!r}, expected one of {kinds}")
 
 
 def reduce_losses(losses: Tensor, target_lengths: Tensor, reduction: Reduction) -> Tensor:
@@ -26,9 +30,12 @@ def reduce_losses(losses: Tensor, target_lengths: Tensor, reduction: Reduction) 
         return losses
     if reduction.kind == "sum":
         return losses.sum()
-    return torch.dot(losses, mean_weights(target_lengths.to(losses)))
+    return torch.dot(losses, loss_weights(reduction.kind, target_lengths.to(losses)))
 
 
-def mean_weights(target_lengths: Tensor) -> Tensor:
-    """What "mean" multiplies each loss by, in the dtype of the lengths, a floating-point one."""
-    return 1 / (target_lengths.shape[0] * target_lengths.clamp(min=1))
+def loss_weights(kind: ReductionKind, target_lengths: Tensor) -> Tensor:
+    """What each loss counts in the reduced one, in the dtype of the lengths, a floating-point one."""
+    batch = target_lengths.shape[0]
+    if kind == "mean":
+        return 1 / (batch * target_lengths.clamp(min=1))
+    return torch.full_like(target_lengths, 1 / batch if kind == "batchmean" else 1.0)

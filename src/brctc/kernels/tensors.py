@@ -1,6 +1,7 @@
 """What both criteria ask of the tensors that they are given, before they look at their values."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch import Tensor
 from brctc import _native
 
 Lengths = Tensor | Sequence[int] | int
+Nonfinite = Literal["raise", "nan"]
+"""What scores that hold NaN or +inf do: raise an error, or make the loss of their utterance NaN."""
 
 # A log-probability below this counts as probability zero; native/emissions.h has the same.
 SMALLEST_LOG = -1e13
@@ -72,6 +75,12 @@ def local_tensor(tensor: Tensor) -> Tensor:
     """Contiguous and on the CPU. Inside torch.func even an operator that changes nothing would wrap
     its result, so none is called without need."""
     return tensor if tensor.is_cpu and tensor.is_contiguous() else tensor.cpu().contiguous()
+
+
+def is_nan_wanted(nonfinite: Nonfinite) -> bool:
+    if nonfinite not in ("raise", "nan"):
+        raise ValueError(f'nonfinite is {nonfinite!r}, expected "raise" or "nan"')
+    return nonfinite == "nan"
 
 
 def unreadable(from_logits: bool, t: int, n: int) -> str:

@@ -28,7 +28,7 @@ def softmax_sum(row, C, REAL: tl.constexpr, BLOCK: tl.constexpr):
 @kernel
 def prepare_kernel(
     targets, input_lengths, target_lengths, status, frames, tokens, labels, links,
-    stride, T_max, W, C, blank, K: tl.constexpr,
+    stride, least, T_max, W, C, blank, K: tl.constexpr,
 ):  # fmt: skip
     """Checks one utterance and writes down what the other kernels read: its lengths; its labels, column 0
     being the blank; for each label the column of its next occurrence, or 0. Links of a label that
@@ -37,7 +37,7 @@ def prepare_kernel(
     T = tl.load(input_lengths + n)
     U = tl.load(target_lengths + n)
     lane = tl.arange(0, K)
-    good = (T >= 1) & (T_max >= T) & (U >= 0) & (U < W)
+    good = (T >= least) & (T_max >= T) & (U >= 0) & (U < W)
     U = tl.where(good, U, 0).to(tl.int32)
     is_label = (lane > 0) & (lane <= U)
     label = tl.load(targets + n * stride + lane - 1, mask=is_label, other=0)

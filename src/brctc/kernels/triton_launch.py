@@ -100,6 +100,7 @@ def prepare(
     sizes: Sizes,
     blank: int,
     device: torch.device,
+    least_frames: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """The status of each utterance, (N), and the book."""
     N, T, W, C, _ = sizes
@@ -109,20 +110,27 @@ def prepare(
     labels, links, frames, tokens = Book.of(book)
     launch(
         triton_labels.prepare_kernel, (N,), *given, status, frames, tokens, labels, links,
-        W - 1, T, W, C, blank, **sizes.lanes,
+        W - 1, least_frames, T, W, C, blank, **sizes.lanes,
     )  # fmt: skip
     return status, book
 
 
 def raise_for(
-    status: Tensor, check_values: Callable[[], object], from_logits: bool, dtype: torch.dtype
+    status: Tensor,
+    check_values: Callable[[], object],
+    from_logits: bool,
+    dtype: torch.dtype,
+    nan: bool,
 ) -> None:
-    """Raises for the first utterance with something wrong. Waits for the device."""
+    """Raises for the first utterance with something wrong; with `nan`, not for its scores. Waits for the
+    device."""
     if status.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph cannot wait for the checks of its input: pass validate=False")
     codes = status.tolist()
     if triton_labels.BAD_LABELS.value in codes:
         check_values()  # has the words
+    if nan:
+        return
     for n, code in enumerate(codes):
         if code > 0:
             raise ValueError(unreadable(from_logits, code - 1, n))

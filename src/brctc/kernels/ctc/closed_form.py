@@ -18,7 +18,7 @@ class ClosedForm(NamedTuple):
     """A risk as the kernels know it."""
 
     kind: RiskKind
-    factor: float  # risk factor or penalty; 0 without a risk
+    factor: float  # 0 without a risk
 
 
 PLAIN_CTC = ClosedForm(RiskKind.NONE, 0.0)

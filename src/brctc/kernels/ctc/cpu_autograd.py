@@ -21,13 +21,13 @@ from brctc.kernels.reduction import Reduction
 
 
 def _save(ctx: Any, inputs: Inputs, *tensors: Tensor) -> None:
-    scores, targets, input_lengths, target_lengths, ctx.blank, ctx.from_logits = inputs
-    ctx.save_for_backward(scores, targets, input_lengths, target_lengths, *tensors)
+    ctx.save_for_backward(*inputs[:4], *tensors)
+    ctx.inputs = inputs[4:]
 
 
 def _saved(ctx: Any) -> tuple[Inputs, list[Tensor]]:
     scores, targets, input_lengths, target_lengths, *tensors = ctx.saved_tensors
-    return Inputs(scores, targets, input_lengths, target_lengths, ctx.blank, ctx.from_logits), tensors
+    return Inputs(scores, targets, input_lengths, target_lengths, *ctx.inputs), tensors
 
 
 class LossOptions(NamedTuple):
@@ -72,6 +72,8 @@ def _hand_out(ctx: Any, grad: Tensor, find: Callable[[], Any]) -> Tensor:
         return torch.where(dense == 0, dense, dense * (grad[:, None] if grad.dim() else grad))
     if grad.dim():
         dense.mul_(cpu_operators.where_possible(grad, dense)[:, None])
+        if not grad.all():  # of a loss that is NaN and not used, nothing is left
+            dense[:, grad == 0] = 0
     elif grad.item() != 1:
         dense.mul_(grad)
     return dense
@@ -104,6 +106,7 @@ class RiskLossOptions(NamedTuple):
     last_only: bool
     reduction: Reduction
     gradient: bool
+    token_weights: Tensor | None
 
 
 class RiskLoss(torch.autograd.Function):
@@ -123,6 +126,7 @@ class RiskLoss(torch.autograd.Function):
             log_risk,
             groups.log_likelihood,
             groups.target_lengths,
+            options.token_weights,
             options.last_only,
             options.reduction,
         )
@@ -148,12 +152,18 @@ class WeighedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor
+        ctx: Any,
+        log_share: Tensor,
+        log_risk: Tensor,
+        log_likelihood: Tensor,
+        tokens: Tensor,
+        token_weights: Tensor | None,
     ) -> Tensor:
         operands = (log_share, log_risk, log_likelihood, tokens)
         loss, grad_share, grad_likelihood = cpu_native.weigh_groups(
-            *operands, last_only=False, reduction=Reduction("none")
+            *operands, token_weights, last_only=False, reduction=Reduction("none")
         )
+        ctx.token_weights = token_weights
         ctx.save_for_backward(*operands, grad_share, grad_likelihood.to(loss.dtype))
         return loss
 
@@ -165,12 +175,13 @@ class WeighedLoss(torch.autograd.Function):
             # by views of the operands: the risk may itself depend on the shares, which is not counted here
             views = [operand.view_as(operand) for operand in operands]
             wanted = [view for view in views if view.requires_grad]
-            loss = reference.weighed_loss(*views)
+            share, risk, likelihood, tokens = views
+            loss = reference.weighed_loss(share, risk, likelihood, tokens, ctx.token_weights)
             found = list(torch.autograd.grad(loss, wanted, grad, create_graph=True))
-            return tuple(found.pop(0) if view.requires_grad else None for view in views)
+            return *(found.pop(0) if view.requires_grad else None for view in views), None
         share = grad_share * grad[:, None, None]
         risk = share.sum_to_size(operands[1].shape) if ctx.needs_input_grad[1] else None
-        return share, risk, grad_likelihood * grad, None
+        return share, risk, grad_likelihood * grad, None, None
 
 
 def _direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:

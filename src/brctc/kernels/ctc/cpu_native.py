@@ -91,6 +91,7 @@ def weigh_groups(
     log_risk: Tensor,
     log_likelihood: Tensor,
     tokens: Tensor,
+    token_weights: Tensor | None,
     last_only: bool,
     reduction: Reduction,
 ) -> Weighed:
@@ -102,6 +103,9 @@ def weigh_groups(
         risk = risk.resolve_neg().contiguous()
     if not risk.data_ptr():  # torch has tensors of zeros that are kept nowhere
         risk = torch.zeros_like(share)
+    weights = None
+    if token_weights is not None:
+        weights = token_weights.detach().double().expand(share.shape[:2]).contiguous()
     result = share.new_empty(share.shape[:1] if reduction.kind == "none" else ())
     grad_share = torch.empty_like(share)
     grad_likelihood = torch.empty_like(likelihood, dtype=torch.float64)
@@ -112,6 +116,7 @@ def weigh_groups(
         shape=share.shape,
         log_likelihood=likelihood.data_ptr(),
         tokens=tokens.data_ptr(),
+        token_weights=0 if weights is None else weights.data_ptr(),
         last_only=last_only,
         reduction=reduction.kind,
         zero_infinity=reduction.zero_infinity,
@@ -142,12 +147,20 @@ class Alignment(NamedTuple):
 
 
 @outside_graphs
-def best_path(inputs: Inputs) -> Alignment:
+def best_path(inputs: Inputs, wild: Tensor | None, price: float) -> Alignment:
+    """`wild` (N, U + 1) says where anything may be said, for `price` nats a frame below the best class."""
     _check_padded(inputs.targets)
     call = _Call(inputs)
+    if wild is not None:
+        batch, labels = inputs.targets.shape
+        if wild.dtype != torch.bool or tuple(wild.shape) != (batch, labels + 1):
+            found = f"{wild.dtype} {tuple(wild.shape)}"
+            raise ValueError(f"wild is {found}, expected bool (N, U + 1) = {(batch, labels + 1)}")
+        wild = local_tensor(wild)
     found = Alignment.empty(inputs.scores, call.inputs.targets)
     path, start, end, score = (tensor.data_ptr() for tensor in found)
-    _native.best_path(call.native, path, start, end, inputs.targets.shape[1], score)
+    gaps = 0 if wild is None else wild.data_ptr()
+    _native.best_path(call.native, path, start, end, inputs.targets.shape[1], score, gaps, price)
     return found._replace(score=found.score.to(inputs.scores.dtype))
 
 

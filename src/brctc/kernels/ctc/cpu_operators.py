@@ -14,7 +14,7 @@ from brctc.kernels.reduction import Reduction
 
 _INPUTS = (
     "Tensor scores, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
-    "SymInt blank, bool from_logits"
+    "SymInt blank, bool from_logits, bool nan"
 )
 _INPUT_COUNT = len(Inputs._fields)
 
@@ -55,7 +55,7 @@ def _loss_backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None,
         raise RuntimeError(
             "brctc::loss_and_gradient was called with gradient=False and cannot be differentiated"
         )
-    return (weigh_gradient(grad_loss, *ctx.saved_tensors), *[None] * 8)
+    return (weigh_gradient(grad_loss, *ctx.saved_tensors), *[None] * 9)
 
 
 def _weigh_gradient(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
@@ -66,7 +66,8 @@ def _weigh_gradient(grad_loss: Tensor, scores: Tensor, gradient: Tensor) -> Tens
     if gradient.shape != scores.shape or gradient.dtype != scores.dtype:
         found = f"{gradient.dtype} {tuple(gradient.shape)}"
         raise ValueError(f"gradient is {found}, expected {scores.dtype} {tuple(scores.shape)}")
-    return gradient * where_possible(grad_loss, gradient).to(gradient.dtype)[:, None]
+    weighed = gradient * where_possible(grad_loss, gradient).to(gradient.dtype)[:, None]
+    return weighed if grad_loss.all() else weighed.masked_fill((grad_loss == 0)[:, None], 0.0)
 
 
 def where_possible(grad_loss: Tensor, gradient: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def where_possible(grad_loss: Tensor, gradient: Tensor) -> Tensor:
 
 
 loss_and_gradient = register(
-    f"loss_and_gradient({_INPUTS}, int risk, float risk_factor, bool gradient) -> (Tensor, Tensor)",
+    f"loss_and_gradient({_INPUTS}, int risk, float factor, bool gradient) -> (Tensor, Tensor)",
     _loss_and_gradient,
     _fake_loss,
     _loss_backward,
@@ -112,13 +113,12 @@ def _fake_groups(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tens
 
 def _setup_groups(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:4])
-    ctx.blank, ctx.from_logits, ctx.at_start = inputs[4:]
+    ctx.others = inputs[4:]
 
 
 def _groups_backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> tuple[Tensor | None, ...]:
-    scores, targets, input_lengths, target_lengths = ctx.saved_tensors
-    inputs = Inputs(scores, targets, input_lengths, target_lengths, ctx.blank, ctx.from_logits)
-    return (path_groups_backward(grad_share, grad_likelihood, *inputs, ctx.at_start), *[None] * 6)
+    dense = path_groups_backward(grad_share, grad_likelihood, *ctx.saved_tensors, *ctx.others)
+    return (dense, *[None] * 7)
 
 
 path_groups = register(
@@ -145,7 +145,7 @@ def _fake_best_path(scores: Tensor, targets: Tensor, *_: Any) -> Alignment:
 
 
 best_path = register(
-    f"best_path({_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    lambda *inputs: cpu_native.best_path(Inputs(*inputs)),
+    f"best_path({_INPUTS}, Tensor? wild, float price) -> (Tensor, Tensor, Tensor, Tensor)",
+    lambda *arguments: cpu_native.best_path(Inputs(*arguments[:_INPUT_COUNT]), *arguments[_INPUT_COUNT:]),
     _fake_best_path,
 )

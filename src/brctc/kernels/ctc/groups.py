@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from brctc.kernels.operators import is_traced
 # Two group posteriors that differ by less (in nats) count as tied when a peak is looked for: the
 # earliest frame wins, whatever the rounding. native/emission_loss.h and triton_groups.py have the same.
 PEAK_TOLERANCE = 1e-4
+
+Event = Literal["end", "start"]
+Tokens = Literal["last", "each"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class PathGroups:
     """(N)"""
     target_lengths: Tensor
     """(N)"""
-    event: str
-    """"end" or "start": what tau says of the token."""
+    event: Event
+    """What tau says of the token."""
 
     @property
     def log_posterior(self) -> Tensor:

@@ -32,6 +32,7 @@ class Inputs(NamedTuple):
     target_lengths: Tensor  # (N) int64
     blank: int
     from_logits: bool
+    nan: bool  # scores that cannot be read: NaN in the loss and in its gradient, instead of an error
 
     def with_scores(self, scores: Tensor) -> "Inputs":
         return Inputs(scores, *self[1:])  # _replace takes three times as long
@@ -44,6 +45,7 @@ def prepare_inputs(
     target_lengths: Lengths,
     blank: int,
     from_logits: bool,
+    nan: bool = False,
     keep_half: bool = False,
 ) -> tuple[Inputs, bool]:
     """Brings CTCLoss's layouts into one; also says whether there was a batch axis.
@@ -57,7 +59,7 @@ def prepare_inputs(
         and _native.are_plain(*given)
         and not (given[1].is_inference() or given[2].is_inference() or given[3].is_inference())
     ):  # nearly always: there is nothing to bring anywhere
-        return Inputs(*given, from_logits), True
+        return Inputs(*given, from_logits, nan), True
     check_floating("log_probs", scores)
     if scores.dim() not in (2, 3):
         raise ValueError(f"log_probs must be (T, N, C) or (T, C), got {tuple(scores.shape)}")
@@ -77,6 +79,7 @@ def prepare_inputs(
         integer_lengths("target_lengths", target_lengths),
         blank,
         from_logits,
+        nan,
     )
     if not keep_half or scores.dtype not in HALF_OR_FULL:
         inputs = in_full_precision(inputs)
@@ -91,7 +94,7 @@ def in_full_precision(inputs: Inputs) -> Inputs:
 
 def check_shapes(inputs: Inputs, dtypes: tuple[torch.dtype, ...] = FULL) -> None:
     """Raises for shapes that do not fit together. Needs no values, so it also holds in a trace."""
-    scores, targets, input_lengths, target_lengths, blank, _ = inputs
+    scores, targets, input_lengths, target_lengths, blank, *_ = inputs
     shape = scores.shape
     if len(shape) != 3:
         raise ValueError(f"log_probs must be (T, N, C), got {tuple(shape)}")
@@ -124,7 +127,7 @@ def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
     """What the native core takes; raises for lengths and labels out of range. It holds addresses: the
     scores, on the CPU and with classes side by side, must outlive it. Labels and lengths are copied. Without
     scores it does nothing but check."""
-    scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
+    scores, targets, input_lengths, target_lengths, blank, from_logits, nan = inputs
     frames, batch, classes = scores.shape
     tensors = list(inputs._asdict().items())[:4]
     for name, tensor in tensors if with_scores else tensors[1:]:
@@ -145,23 +148,18 @@ def native_batch(inputs: Inputs, with_scores: bool = True) -> _native.Input:
         target_lengths=target_lengths.data_ptr(),
         blank=int(blank),
         from_logits=from_logits,
+        nan=nan,
         threads=torch.get_num_threads(),
     )
 
 
 def local_labels(inputs: Inputs) -> Inputs:
     """The same inputs with labels and lengths contiguous and on the CPU."""
-    scores, targets, input_lengths, target_lengths, blank, from_logits = inputs
-    for name in ("targets", "input_lengths", "target_lengths"):
-        check_has_values(name, getattr(inputs, name))
-    return Inputs(
-        scores,
-        local_tensor(targets),
-        local_tensor(input_lengths),
-        local_tensor(target_lengths),
-        blank,
-        from_logits,
-    )
+    labels = inputs[1:4]
+    for name, tensor in zip(inputs._fields[1:4], labels, strict=True):
+        check_has_values(name, tensor)
+    targets, input_lengths, target_lengths = map(local_tensor, labels)
+    return Inputs(inputs.scores, targets, input_lengths, target_lengths, *inputs[4:])
 
 
 @outside_graphs

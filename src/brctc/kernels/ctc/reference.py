@@ -8,12 +8,13 @@ State s of S = 2U+1: even states are blanks, state 2u-1 (counted from 0) is labe
 
 import math
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from brctc.kernels.ctc.closed_form import ClosedForm, RiskKind
-from brctc.kernels.ctc.groups import PathGroups
+from brctc.kernels.ctc.groups import Event, PathGroups
 from brctc.kernels.ctc.inputs import Inputs, check_values, pad_targets
 from brctc.kernels.log_domain import NEVER, unfit, unreadable_rows
 from brctc.kernels.reduction import Reduction, reduce_losses
@@ -32,9 +33,10 @@ def loss(inputs: Inputs, form: ClosedForm, reduction: Reduction, validate: bool)
     if delayed and inputs.scores.device.type != "mps":  # which has no float64
         # what early tokens gain and late ones pay is large and cancels: float32 would keep no digit of it
         inputs = inputs.with_scores(inputs.scores.double())
+    given = inputs
     emissions, skip, inputs, bad = _lattice(inputs, validate)
     alpha = _forward(emissions, skip, _start_weights(form.factor, inputs) if delayed else None)
-    losses = torch.where(bad, math.nan, -_hide_never(_final(alpha, inputs)))
+    losses = mark_unread(-_hide_never(_final(alpha, inputs)), given, bad)
     return reduce_losses(losses, inputs.target_lengths, reduction).to(dtype)
 
 
@@ -44,7 +46,8 @@ def risk_loss(
     log_risk: Tensor,
     last_only: bool,
     reduction: Reduction,
-    weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None,
+    token_weights: Tensor | None = None,
+    weigh: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """The reduced loss of a custom risk, with `weigh` instead of weighed_loss: inf without paths, NaN where
     the risk of a group with paths is NaN or +inf."""
@@ -57,12 +60,19 @@ def risk_loss(
             log_risk = log_risk.expand(log_share.shape).gather(1, last.expand(-1, 1, log_share.shape[2]))
             log_share = log_share.gather(1, last.expand_as(log_risk))
             tokens = tokens.clamp(max=1)
-        losses = (weigh or weighed_loss)(log_share, log_risk, groups.log_likelihood, tokens)
+        losses = (weigh or weighed_loss)(log_share, log_risk, groups.log_likelihood, tokens, token_weights)
     return reduce_losses(losses, inputs.target_lengths, reduction)
 
 
-def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, tokens: Tensor) -> Tensor:
-    """(N): -log_likelihood - mean over tokens of log sum_tau exp(log_share + log_risk)."""
+def weighed_loss(
+    log_share: Tensor,
+    log_risk: Tensor,
+    log_likelihood: Tensor,
+    tokens: Tensor,
+    token_weights: Tensor | None = None,
+) -> Tensor:
+    """(N): -sum over tokens of w * (log_likelihood + log sum_tau exp(log_share + log_risk)), w being (N, U)
+    or the same for all tokens of an utterance, and 1 together."""
     # a risk may say anything where there are no paths
     weighed = torch.where(log_share > -math.inf, log_share + log_risk, -math.inf)
     highest = weighed.detach().amax(-1, keepdim=True)
@@ -72,14 +82,23 @@ def weighed_loss(log_share: Tensor, log_risk: Tensor, log_likelihood: Tensor, to
     none = total == 0
     log_objective = torch.where(none, -math.inf, torch.where(none, 1, total).log() + highest.squeeze(-1))
     exists = torch.arange(log_share.shape[1], device=tokens.device) < tokens[:, None]
-    log_objective = torch.where(exists, log_objective, 0).sum(1) / tokens.clamp(min=1)
+    log_objective = torch.where(exists, log_objective, 0)
+    if token_weights is None:
+        log_objective, all_weight = log_objective.sum(1) / tokens.clamp(min=1), 1.0
+    else:
+        weight = torch.where(exists, token_weights, 0)
+        # what has no weight does not count, even if nothing is possible for it
+        dead = (weight == 0) & (log_objective == -math.inf)
+        log_objective = (weight * torch.where(dead, 0, log_objective)).sum(1)
+        all_weight = torch.where(tokens == 0, 1, weight.sum(1))
     # where the risk forbids every path the loss is infinite, and nothing can be learnt from it
-    forbidden = (log_objective == -math.inf) & ~log_likelihood.isnan()
-    return torch.where(forbidden, math.inf, -(log_likelihood + log_objective))
+    forbidden = ((log_objective == -math.inf) & ~log_likelihood.isnan()) | (log_likelihood == -math.inf)
+    return torch.where(forbidden, math.inf, -(all_weight * log_likelihood + log_objective))
 
 
-def path_groups(inputs: Inputs, event: str, validate: bool) -> tuple[Tensor, Tensor]:
+def path_groups(inputs: Inputs, event: Event, validate: bool) -> tuple[Tensor, Tensor]:
     """log_share (N, U, T) and log_likelihood (N), as PathGroups describes them."""
+    given = inputs
     emissions, skip, inputs, bad = _lattice(inputs, validate)
     alpha = _forward(emissions, skip)
     total = _final(alpha, inputs)
@@ -93,7 +112,31 @@ def path_groups(inputs: Inputs, event: str, validate: bool) -> tuple[Tensor, Ten
     posterior = posterior.transpose(1, 2)  # (N, U, T)
     possible = _valid(inputs) & (posterior > NEVER / 2) & (total > NEVER / 2)[:, None, None]
     share = torch.where(possible, posterior - total[:, None, None], -math.inf)
-    return share, torch.where(bad, math.nan, _hide_never(total))
+    return share, mark_unread(_hide_never(total), given, bad)
+
+
+def mark_unread(values: Tensor, inputs: Inputs, bad: Tensor) -> Tensor:
+    """The values (N), NaN for what could not be read. If wanted their gradient by the scores is NaN too,
+    where anything comes back for them; it is zero otherwise."""
+    marked = torch.where(bad, math.nan, values)
+    if not inputs.nan:
+        return marked
+    frame = torch.arange(inputs.scores.shape[0], device=bad.device)[:, None]
+    unread = bad & (frame < inputs.input_lengths.to(bad.device))
+    return cast("Tensor", _Spoiled.apply(marked, inputs.scores, unread))
+
+
+class _Spoiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scores: Tensor, unread: Tensor) -> Tensor:
+        ctx.save_for_backward(scores, unread)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scores, unread = ctx.saved_tensors
+        spoiled = unread & (grads[0] != 0)
+        return grads[0], torch.where(spoiled[:, :, None], math.nan, torch.zeros_like(scores)), None
 
 
 def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Tensor]:
@@ -109,7 +152,8 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Te
     scores = inputs.scores.transpose(0, 1)  # (N, T, C)
     batch, frames, classes = scores.shape
     targets = inputs.targets.to(scores.device)
-    bad = unfit(targets, inputs.input_lengths, inputs.target_lengths, frames, classes, inputs.blank)
+    lengths = inputs.input_lengths, inputs.target_lengths
+    bad = unfit(targets, *lengths, frames, classes, inputs.blank, least_frames=0)
     # padding may hold any number: it only has to be a class
     targets = targets.clamp(0, classes - 1)
     states = targets.new_full((batch, 2 * targets.shape[1] + 1), inputs.blank)
@@ -121,7 +165,7 @@ def _lattice(inputs: Inputs, validate: bool) -> tuple[Tensor, Tensor, Inputs, Te
         wrong = in_time & unreadable_rows(scores)
     else:
         wrong = in_time & (used[:, None, :] & ~(scores.detach().gather(2, at) < math.inf)).any(-1)
-    if validate and wrong.any():
+    if validate and not inputs.nan and wrong.any():
         n, t = wrong.nonzero()[0].tolist()
         raise ValueError(unreadable(inputs.from_logits, t, n))
     bad = bad | wrong.any(1)
@@ -230,9 +274,12 @@ def _leaving(emissions: Tensor, skip: Tensor, inputs: Inputs) -> Tensor:
 
 
 def _final(alpha: Tensor, inputs: Inputs) -> Tensor:
-    index = (inputs.input_lengths - 1)[:, None, None].expand(-1, 1, alpha.shape[2])
+    index = (inputs.input_lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, alpha.shape[2])
     at_end = alpha.gather(1, index).squeeze(1)
-    return (at_end + _finish(inputs, alpha)).logsumexp(1)
+    total = (at_end + _finish(inputs, alpha)).logsumexp(1)
+    # without frames there is one path, and only without labels
+    without = torch.where(inputs.target_lengths == 0, total.new_zeros(()), NEVER)
+    return torch.where(inputs.input_lengths == 0, without, total)
 
 
 def _valid(inputs: Inputs) -> Tensor:

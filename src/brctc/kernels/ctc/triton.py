@@ -10,6 +10,7 @@ from torch import Tensor
 
 from brctc.kernels.ctc import reference, triton_operators
 from brctc.kernels.ctc.closed_form import ClosedForm, RiskKind
+from brctc.kernels.ctc.groups import Event
 from brctc.kernels.ctc.inputs import Inputs, in_full_precision, pad_targets
 from brctc.kernels.reduction import Reduction, reduce_losses
 
@@ -31,5 +32,5 @@ def loss(inputs: Inputs, form: ClosedForm, reduction: Reduction, validate: bool)
     return reduce_losses(losses, lengths, reduction)
 
 
-def path_groups(inputs: Inputs, event: str, validate: bool) -> tuple[Tensor, Tensor]:
+def path_groups(inputs: Inputs, event: Event, validate: bool) -> tuple[Tensor, Tensor]:
     return triton_operators.path_groups(*inputs, event == "start", validate)

@@ -67,7 +67,7 @@ def weigh_kernel(
     u = tl.program_id(1) * BU + tl.arange(0, BU)
     total_m = tl.load(totals_m + n)
     total_e = tl.load(totals_e + n)
-    slope = factor / T.to(tl.float64)
+    slope = factor / tl.maximum(T, 1).to(tl.float64)
     sum_m = tl.full([BU], 1.0, REAL)
     sum_e = zero_like(tl.zeros([BU], INT))
     peak = tl.zeros([BU], REAL)

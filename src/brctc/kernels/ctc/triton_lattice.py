@@ -80,11 +80,11 @@ def chain_kernel(
     boost_m = b_m
     boost_e = tl.zeros([K], INT)
     if BOOST:
-        m, e = exponential(factor / T.to(tl.float64), REAL)
+        m, e = exponential(factor / tl.maximum(T, 1).to(tl.float64), REAL)
         # without labels there are no final blanks
         final = (blank_column == U) & (U > 0)
         boost_m, boost_e = tl.where(final, m, boost_m), tl.where(final, e, boost_e)
-    t = tl.where(reverse, T - 1, 0)
+    t = tl.where(reverse, tl.maximum(T, 1) - 1, 0)
     step = tl.where(reverse, -1, 1)
     row = n * T_max * W + t.to(tl.int64) * W
     keep = direction * 2 * N * T_max * W + row

@@ -100,7 +100,7 @@ def _fake_gradient(scores: Tensor) -> Tensor:
 def _setup_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(inputs[0], *output[1:])
     ctx.mark_non_differentiable(*output[1:])
-    ctx.from_logits, ctx.has_gradient = inputs[5], inputs[8]
+    ctx.from_logits, ctx.has_gradient = inputs[5], inputs[9]
 
 
 def _loss_backward(ctx: Any, grad_losses: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -108,28 +108,27 @@ def _loss_backward(ctx: Any, grad_losses: Tensor, *_: Any) -> tuple[Tensor | Non
         raise RuntimeError("brctc::triton_loss was called with gradient=False and cannot be differentiated")
     scores, *saved = ctx.saved_tensors
     dense = gradient(grad_losses, scores, ctx.from_logits, *saved)
-    return (dense, *[None] * 9)
+    return (dense, *[None] * 10)
 
 
 def _setup_groups(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:4])
-    ctx.blank, ctx.from_logits, ctx.at_start, _ = inputs[4:]
+    *ctx.others, _ = inputs[4:]
 
 
 def _groups_backward(ctx: Any, grad_share: Tensor, grad_likelihood: Tensor) -> tuple[Tensor | None, ...]:
-    scores, targets, input_lengths, target_lengths = ctx.saved_tensors
-    inputs = Inputs(scores, targets, input_lengths, target_lengths, ctx.blank, ctx.from_logits)
-    return (path_groups_backward(grad_share, grad_likelihood, *inputs, ctx.at_start), *[None] * 7)
+    dense = path_groups_backward(grad_share, grad_likelihood, *ctx.saved_tensors, *ctx.others)
+    return (dense, *[None] * 8)
 
 
 _INPUTS = (
     "Tensor scores, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
-    "SymInt blank, bool from_logits"
+    "SymInt blank, bool from_logits, bool nan"
 )
 _DEVICES = ("CUDA", "CPU")  # ROCm's tensors are CUDA's to torch; the interpreter takes the CPU's
 
 loss = register(
-    f"triton_loss({_INPUTS}, int risk, float risk_factor, bool gradient, bool validate) "
+    f"triton_loss({_INPUTS}, int risk, float factor, bool gradient, bool validate) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _loss,
     _fake_loss,

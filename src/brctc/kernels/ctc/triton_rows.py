@@ -53,6 +53,14 @@ def add_repeats(own, link):
     return total
 
 
+@device
+def fill_row(row, value, C, BLOCK: tl.constexpr):
+    """Writes a block of values over and over."""
+    for begin in range(0, C, BLOCK):
+        c = begin + tl.arange(0, BLOCK)
+        tl.store(row + c, value.to(row.dtype.element_ty), mask=c < C)
+
+
 @kernel
 def gradient_kernel(
     scores, labels, links, frames, tokens, possible, mass, weights, shifts, sums, occupancy, gradient,
@@ -60,14 +68,16 @@ def gradient_kernel(
     REAL: tl.constexpr, LOGITS: tl.constexpr, TWO: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one frame: weight * (mass * softmax - occupancy). TWO: occupancies come in two
-    parts. Every class is written by one lane, repeats of a label are added up in their order."""
+    parts. Every class is written by one lane, repeats of a label are added up in their order. Where
+    `possible` is NaN the gradient is, unless nothing comes back for the loss."""
     t = tl.program_id(0)
     n = tl.program_id(1).to(tl.int64)
     out = gradient + t.to(tl.int64) * out_t + n * out_n
-    if (t >= tl.load(frames + n)) | (tl.load(possible + n) == 0):
-        for begin in range(0, C, BLOCK):
-            c = begin + tl.arange(0, BLOCK)
-            tl.store(out + c, tl.zeros([BLOCK], REAL).to(gradient.dtype.element_ty), mask=c < C)
+    state = tl.load(possible + n)
+    in_time = t < tl.load(frames + n)
+    spoiled = in_time & (state != 0) & (state != 1) & (tl.load(weights + n) != 0)
+    if ~in_time | (state != 1):
+        fill_row(out, tl.where(spoiled, float("nan"), tl.zeros([BLOCK], REAL)), C, BLOCK)
         return
     row = scores + t.to(tl.int64) * stride_t + n * stride_n
     at = n * T_max + t
@@ -109,8 +119,6 @@ def gradient_kernel(
         left = tl.sum(tl.where(label == main_class, 0.0, own), 0) - all_mass * tl.sum(rest, 0)
         value = tl.where(label == main_class, left, value)
     else:
-        for begin in range(0, C, BLOCK):
-            c = begin + tl.arange(0, BLOCK)
-            tl.store(out + c, tl.zeros([BLOCK], REAL).to(gradient.dtype.element_ty), mask=c < C)
+        fill_row(out, tl.zeros([BLOCK], REAL), C, BLOCK)
     tl.debug_barrier()  # the row is complete before its own classes are written over
     tl.store(out + label, (weight * value).to(gradient.dtype.element_ty), mask=exists & first)

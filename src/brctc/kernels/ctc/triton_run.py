@@ -1,5 +1,6 @@
 """Launches the GPU kernels of the CTC losses: what is allocated, and what runs after what."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ def run_lattice(inputs: Inputs, sizes: Sizes, boost: float, keep: bool) -> Latti
     scores = inputs.scores
     N, T, W, C, real = sizes
     device = scores.device
-    status, book = prepare(*inputs[1:4], sizes, inputs.blank, device)
+    status, book = prepare(*inputs[1:4], sizes, inputs.blank, device, least_frames=0)
     labels, _, frames, tokens = Book.of(book)
     em, ee = (torch.empty((N, T, W), dtype=dtype, device=device) for dtype in (real, sizes.integer))
     rows = torch.empty((2, N, T), dtype=real, device=device)
@@ -58,7 +59,7 @@ def run_lattice(inputs: Inputs, sizes: Sizes, boost: float, keep: bool) -> Latti
 def finish(
     inputs: Inputs, sizes: Sizes, lattice: Lattice, factor: float, objectives: Tensor | None, validate: bool
 ) -> tuple[Tensor, Tensor]:
-    """Losses (N), and (N) whether there is a path and nothing wrong: 1 or 0."""
+    """Losses (N), and (N) whether there is a path and nothing wrong: 1 or 0, or NaN where the gradient is."""
     losses, possible = (lattice.totals_m.new_empty(sizes.N) for _ in range(2))
     _, _, frames, tokens = Book.of(lattice.book)
     triton_launch.launch(
@@ -68,7 +69,10 @@ def finish(
         EACH=objectives is not None, BLOCK=128, num_warps=1,
     )  # fmt: skip
     if validate:
-        raise_for(lattice.status, lambda: check_values(inputs), inputs.from_logits, inputs.scores.dtype)
+        words = lambda: check_values(inputs)  # noqa: E731
+        raise_for(lattice.status, words, inputs.from_logits, inputs.scores.dtype, inputs.nan)
+    if inputs.nan:
+        possible.masked_fill_(losses.isnan(), math.nan)
     return losses, possible
 
 
@@ -190,6 +194,8 @@ def path_groups_backward(
         occupancy = retreat(sizes, lattice, sources, extra, at_start)
     mass = grad_likelihood.to(sizes.real).contiguous()
     weights = torch.full_like(mass, -1)  # as of a loss, where occupancies count negative
+    if inputs.nan:
+        weights.masked_fill_(possible.isnan() & (mass == 0), 0)
     rows, book = lattice.rows, lattice.book
     return gradient(weights, inputs.scores, inputs.from_logits, occupancy, rows, possible, mass, book)
 

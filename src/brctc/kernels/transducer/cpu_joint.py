@@ -22,7 +22,7 @@ from brctc.kernels.operators import (
     register,
     wants_operator,
 )
-from brctc.kernels.reduction import Reduction, mean_weights, reduce_losses
+from brctc.kernels.reduction import Reduction, ReductionKind, loss_weights, reduce_losses
 from brctc.kernels.tensors import FULL
 from brctc.kernels.transducer.inputs import (
     NUMBERS_PER_CELL,
@@ -59,13 +59,13 @@ class _JointLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         labels: Labels,
-        reduction: str,
+        reduction: ReductionKind,
         gradient: bool,
     ) -> Tensor:
         joint = Joint(encoder, prediction, weight, bias)
         targets, logit_lengths, target_lengths, ctx.blank = labels
         lengths = target_lengths.to("cpu", torch.float64)
-        ctx.weights = mean_weights(lengths) if reduction == "mean" else torch.ones_like(lengths)
+        ctx.weights = loss_weights(reduction, lengths)
         wanted = ctx.needs_input_grad[:4] if gradient and reduction != "none" else [False] * 4
         losses, grads = _run(joint, labels, ctx.weights, wanted)
         ctx.save_for_backward(*joint, targets, logit_lengths, target_lengths, *grads)

@@ -35,8 +35,10 @@ class Labels(NamedTuple):
 def prepare_labels(
     targets: Tensor, logit_lengths: Lengths, target_lengths: Lengths, blank: int, shape: tuple[int, ...]
 ) -> Labels:
-    """Labels for logits of this shape, (N, T, U + 1, C)."""
+    """Labels for logits of this shape, (N, T, U + 1, C). A negative blank counts from the end."""
     check_blank(blank)
+    if -shape[3] <= blank < 0:
+        blank += shape[3]
     labels = Labels(
         integers("targets", targets),
         integer_lengths("logit_lengths", logit_lengths),

@@ -15,9 +15,9 @@ from brctc.kernels.tensors import SMALLEST_LOG, unreadable
 from brctc.kernels.transducer.inputs import Joint, Labels, native_transducer
 
 
-def losses(logits: Tensor, labels: Labels, validate: bool) -> Tensor:
-    """-log P(targets) of every utterance, (N)."""
-    log_blank, log_label, labels, bad = _emissions(logits, labels, validate)
+def losses(logits: Tensor, labels: Labels, validate: bool, fused: bool = True) -> Tensor:
+    """-log P(targets) of every utterance, (N). If not `fused`, logits are log-probabilities already."""
+    log_blank, log_label, labels, bad = _emissions(logits, labels, validate, fused)
     frames, rows = logits.shape[1], logits.shape[2]
     u = torch.arange(rows, device=logits.device)
     # the cells of a diagonal, t + u = d, do not depend on each other
@@ -56,7 +56,9 @@ def _masked(values: Tensor, lengths: Tensor) -> Tensor:
     return torch.where((index < lengths.to(values.device)[:, None])[:, :, None], values, 0.0)
 
 
-def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, Tensor, Labels, Tensor]:
+def _emissions(
+    logits: Tensor, labels: Labels, validate: bool, fused: bool
+) -> tuple[Tensor, Tensor, Labels, Tensor]:
     """Log probability (N, T, U + 1) of the blank and of the next label in every cell, NEVER where
     that leads out of the lattice; labels with lengths that can be used; and which utterances (N) have
     something wrong: none if they are validated."""
@@ -79,7 +81,8 @@ def _emissions(logits: Tensor, labels: Labels, validate: bool) -> tuple[Tensor, 
         raise ValueError(unreadable(True, at, n))
     bad = bad | wrong.flatten(1).any(1)
     # padding may hold anything, and so may what cannot be read: it must not reach the gradient either
-    log_probs = torch.where((used & ~bad[:, None, None])[..., None], logits, 0.0).log_softmax(-1)
+    log_probs = torch.where((used & ~bad[:, None, None])[..., None], logits, 0.0)
+    log_probs = log_probs.log_softmax(-1) if fused else log_probs
     log_blank = log_probs[..., labels.blank]
     targets = labels.targets.clamp(0, classes - 1)
     index = torch.nn.functional.pad(targets, (0, 1))[:, None, :, None].expand(-1, frames, -1, -1)

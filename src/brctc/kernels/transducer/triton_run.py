@@ -50,7 +50,7 @@ def loss(logits: Tensor, labels: Labels, gradient: bool, validate: bool) -> tupl
         )  # fmt: skip
         if validate:
             words = lambda: native_transducer(labels, tuple(logits.shape), real)  # noqa: E731
-            raise_for(status, words, True, logits.dtype)
+            raise_for(status, words, True, logits.dtype, nan=False)
         if not gradient:
             return losses, cells.new_empty(0), book
         triton_launch.launch(

@@ -41,6 +41,11 @@ class LossConfig(Kind):
         return "refused"
 
     @property
+    def copies(self) -> int:
+        """How often it needs each utterance in a batch."""
+        return 1
+
+    @property
     def decoder(self) -> str | None:
         """The decoder that it trains."""
         return None
