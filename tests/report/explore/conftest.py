@@ -1,0 +1,5 @@
+"""Trained models to look at."""
+
+from tests.evaluate.conftest import trained
+
+__all__ = ["trained"]
