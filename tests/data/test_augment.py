@@ -128,3 +128,19 @@ def test_an_utterance_that_would_be_too_short_stays_whole():
         [5, 6, 7, 8, 9],  # less than half is cut
         [1],
     ]
+
+
+def test_copies_are_warped_alike_and_masked_differently():
+    features = batch().nan_to_num(0, 0, 0)
+    alone = augment(features, LENGTHS, SpecAugmentConfig())
+    first, second = spec_augment(
+        features, LENGTHS, SpecAugmentConfig(), torch.Generator().manual_seed(0), copies=2
+    ).chunk(2)
+    assert torch.equal(first, alone)
+    assert not torch.equal(first, second)
+    warped = SpecAugmentConfig(num_time_masks=0, num_frequency_masks=0)
+    first, second = spec_augment(features, LENGTHS, warped, torch.Generator().manual_seed(0), copies=2).chunk(
+        2
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, features)

@@ -248,3 +248,13 @@ def test_description_must_be_json(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         save(tmp_path, description={"when": object()})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_from_before_the_limits_of_the_filterbank_has_those_of_then(tmp_path):
+    save(tmp_path)
+
+    def forget(content):
+        del content["features"]["low_hz"], content["features"]["high_hz"]
+
+    rewrite(tmp_path, forget)
+    assert load_model(tmp_path).features == FeatureConfig(num_bins=11, high_hz=0)

@@ -56,6 +56,8 @@ WRONG += [[], [1], ["ab"], [["a", 1]], {}, {"a": 1}, {"": {}}, {"a.b": {}}, {"\u
 HARMLESS = [
     (("features",), None),
     (("features", "frame_shift_ms"), 3.5),
+    (("features", "low_hz"), 3.5),
+    (("features", "high_hz"), -1),
     (("trim",), None),
     (("trim",), {}),
     (("system", "heads", TEXT), {}),

@@ -5,6 +5,7 @@ import torch
 
 from brctc.data import Padded, pad
 from brctc.models import LegoNNConfig, System, SystemConfig, TrimConfig, count_parameters
+from brctc.models.phases import InPhases
 from tests.models.toys import one_of
 
 WORDS, CLASSES, TEXT = 9, 7, "translation"
@@ -71,19 +72,22 @@ def test_alone_as_in_a_batch(trim, middle_layers, phases):
 @PHASES
 def test_a_frame_is_of_its_token(phases):
     """Before any layer that mixes, frames 3 t to 3 t + 2 depend on token t alone; in phases, of L tokens,
-    the frames t, L + t and 2 L + t do."""
+    the frames t, 2 L - 1 - t and 2 L + t do."""
     system = legonn_system(phases=phases)
     encoder, config = system.encoder, system.config.encoder
     x = torch.randn(2, 5, 12, dtype=torch.double, requires_grad=True)
-    frames, lengths = encoder._up_sample(x, torch.tensor([5, 4]))
+    up_sampled = encoder._up_sample(x, torch.tensor([5, 4]))
+    frames, lengths = InPhases(up_sampled, phases).apart(up_sampled)
     assert lengths.tolist() == [15, 12]
     for n, size in enumerate((5, 4)):
         for frame in range(3 * size):
             (gradient,) = torch.autograd.grad(frames[n, frame].sum(), x, retain_graph=True)
-            token = frame // 3 if phases == 1 else frame % size
+            backwards = size <= frame < 2 * size
+            in_phase = 2 * size - 1 - frame if backwards else frame % size
+            token = frame // 3 if phases == 1 else in_phase
             assert gradient.abs().sum(2).gt(0).nonzero().tolist() == [[n, token]]
             assert config.source_tokens(size)[frame] == token
-    same = (0, 1) if phases == 1 else (0, 5)
+    same = (0, 1) if phases == 1 else (0, 9)
     assert not torch.allclose(frames[0, same[0]], frames[0, same[1]])  # the frames of a token differ
 
 

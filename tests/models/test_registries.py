@@ -145,6 +145,12 @@ class AverageConfig(EncoderConfig):
     def tap_dim(self, tap):
         return 2 * self.dim if tap == FINAL else self.dim
 
+    @property
+    def window_frames(self):
+        return 4
+
+    hop_frames = window_frames
+
     def build(self, input_size):
         return Average(self, input_size)
 

@@ -29,30 +29,41 @@ class SpecAugmentConfig(Config):
 class AugmentConfig(SpecAugmentConfig):
     """What is done to the features of a training batch."""
 
+    copies: Annotated[int, Field(ge=1, le=2)] = 1
+    """2: every utterance is in its batch twice, warped and cut in the same way, masked differently, for the
+    loss of kind consistency. A step then costs twice as much: halve `batch` for the same memory."""
+
     trim_tail_frames: Count = 0
     """TrimTail: feature frames that are cut off at an utterance's end, at most; 0 for none."""
 
 
 def spec_augment(
-    features: Tensor, lengths: Tensor, config: SpecAugmentConfig, generator: torch.Generator
+    features: Tensor,
+    lengths: Tensor,
+    config: SpecAugmentConfig,
+    generator: torch.Generator,
+    copies: int = 1,
 ) -> Tensor:
     """Warped and masked features (N, T, F), the same for the same state of `generator`.
+
+    Of several copies, (copies N, T, F): the first of all utterances, then the second. They are warped alike.
 
     What is masked gets the utterance's own mean in each bin: neutral before and after normalisation.
     Padding is neither read nor changed.
     """
-    N, T, F = features.shape
-    lengths = lengths.to(features.device)
+    N = len(features)
+    features, lengths = features.repeat(copies, 1, 1), lengths.to(features.device).repeat(copies)
+    _, T, F = features.shape
     frame = torch.arange(T, device=features.device)
     exists = (frame < lengths[:, None])[:, :, None]
     mean = features.masked_fill(~exists, 0).sum(1, keepdim=True) / lengths.clamp(min=1)[:, None, None]
 
     draws = 2 * (1 + config.num_time_masks + config.num_frequency_masks)
     # doubles, so that a draw times a length never rounds up to the length
-    uniform = torch.rand(N, draws, generator=generator, device=generator.device, dtype=torch.float64)
-    warp, time, frequency = uniform.to(features.device).split(
-        [2, 2 * config.num_time_masks, 2 * config.num_frequency_masks], dim=1
-    )
+    uniform = torch.rand(copies * N, draws, generator=generator, device=generator.device, dtype=torch.float64)
+    parts = [2, 2 * config.num_time_masks, 2 * config.num_frequency_masks]
+    warp, time, frequency = uniform.to(features.device).split(parts, dim=1)
+    warp = warp[:N].repeat(copies, 1)
     warped = _warp(features, lengths, config.max_time_warp, warp) if config.max_time_warp else features
     longest = (config.time_mask_share * lengths).long().clamp(max=config.time_mask_length)
     masked = _masks(T, lengths, longest, time)[:, :, None]

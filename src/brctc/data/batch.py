@@ -1,7 +1,7 @@
 """What a model learns from: named sequences, padded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -67,16 +67,29 @@ class Batch:
     """As they are written, by name."""
     targets: dict[str, Padded]
     """The same as tokens (N, U), filled with class 0, the blank."""
+    copies: int = 1
+    """How often each example is there: the first copy of all, then the second."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    def repeated(self, source: Padded, copies: int) -> "Batch":
+        """So many copies of all examples, with a source for each."""
+        if copies == 1:
+            return replace(self, source=source)
+        texts = {name: given * copies for name, given in self.texts.items()}
+        targets = {
+            name: Padded(target.values.repeat(copies, 1), target.lengths.repeat(copies))
+            for name, target in self.targets.items()
+        }
+        return Batch(self.ids * copies, source, texts, targets, copies)
+
     def to(self, device: torch.device | str) -> "Batch":
         """The batch with its tensors on a device."""
         targets = {name: target.to(device) for name, target in self.targets.items()}
-        return Batch(self.ids, self.source.to(device), self.texts, targets)
+        return replace(self, source=self.source.to(device), targets=targets)
 
     def pin_memory(self) -> "Batch":
         """For torch's DataLoader."""
         targets = {name: target.pin_memory() for name, target in self.targets.items()}
-        return Batch(self.ids, self.source.pin_memory(), self.texts, targets)
+        return replace(self, source=self.source.pin_memory(), targets=targets)

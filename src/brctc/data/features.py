@@ -1,10 +1,10 @@
 """Log mel filterbank features, and pitch beside them, the same for training and decoding."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import kaldi_native_fbank
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from brctc.config import Config
 from brctc.data.pitch import CHANGE_FRAMES, VALUES, PitchStream
@@ -18,6 +18,11 @@ class FeatureConfig(Config):
     frame_length_ms: Annotated[float, Field(gt=0, le=1000)] = 25
     frame_shift_ms: Annotated[float, Field(gt=0, le=1000)] = 10
     sample_rate: Annotated[int, Field(ge=1000, le=1_000_000)] = 16000
+    low_hz: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    """Where the lowest bin begins."""
+    high_hz: Annotated[float, Field(allow_inf_nan=False)] = -400
+    """Where the highest bin ends; 0 or less counts from half the sample rate. Both defaults are the limits
+    that sherpa-onnx has."""
     dither: Annotated[float, Field(ge=0, le=1)] = 0
     """Standard deviation of noise added to the samples, the same noise for the same audio."""
     pitch: bool = False
@@ -33,6 +38,12 @@ class FeatureConfig(Config):
         if (self.sample_rate * self.frame_shift_ms / 1000) % 1:
             raise ValueError(
                 f"frame_shift_ms {self.frame_shift_ms:g} is not a whole number of samples "
+                f"at {self.sample_rate} Hz"
+            )
+        half = self.sample_rate / 2
+        if not self.low_hz < (self.high_hz if self.high_hz > 0 else half + self.high_hz) <= half:
+            raise ValueError(
+                f"low_hz {self.low_hz:g} and high_hz {self.high_hz:g} are no limits of a filterbank "
                 f"at {self.sample_rate} Hz"
             )
         if self.pitch_look_ahead_frames is not None and not self.pitch:
@@ -53,6 +64,33 @@ class FeatureConfig(Config):
     def shift_samples(self) -> int:
         """Samples from one frame to the next."""
         return round(self.sample_rate * self.frame_shift_ms / 1000)
+
+
+LIMITS_BEFORE = {"low_hz": 20.0, "high_hz": 0.0}
+"""Of the filterbank, before a config said so."""
+
+
+def stored_features(content: Any) -> Any:
+    """A config as it was written down, maybe before the filterbank's limits could be chosen."""
+    return LIMITS_BEFORE | content if isinstance(content, dict) else content
+
+
+def complete_features(content: Any) -> Any:
+    """The same for what holds a config as `features`, if it does."""
+    if not isinstance(content, dict) or "features" not in content:
+        return content
+    return content | {"features": stored_features(content["features"])}
+
+
+def features_to_store(config: FeatureConfig) -> dict[str, Any]:
+    """What `stored_features` reads; the same as ever where the limits are those of before."""
+    content = config.model_dump()
+    same = LIMITS_BEFORE.items() <= content.items()
+    return {name: value for name, value in content.items() if not (same and name in LIMITS_BEFORE)}
+
+
+StoredFeatures = Annotated[FeatureConfig | None, BeforeValidator(stored_features)]
+"""The field of a file that was written down once."""
 
 
 def num_frames(num_samples: int, config: FeatureConfig) -> int:
@@ -182,4 +220,6 @@ def _options(config: FeatureConfig) -> kaldi_native_fbank.FbankOptions:
     options.frame_opts.dither = 0
     options.frame_opts.snip_edges = False
     options.mel_opts.num_bins = config.num_bins
+    options.mel_opts.low_freq = config.low_hz
+    options.mel_opts.high_freq = config.high_hz
     return options

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -119,15 +119,15 @@ def augment_batch(
 ) -> Batch:
     """SpecAugment, then TrimTail: which masks there are does not depend on whether ends are cut."""
     features, lengths = batch.source
-    features = spec_augment(features, lengths, augment, generator)
+    features = spec_augment(features, lengths, augment, generator, augment.copies)
     if augment.trim_tail_frames:
         at_least = torch.ones_like(lengths)
         for target in batch.targets.values():
             needed = frames_needed(target.values, target.lengths).clamp(min=1)
             at_least = at_least.maximum(frames_to_enter(needed, subsampling))
         lengths = trim_tail(lengths, at_least, augment.trim_tail_frames, generator)
-        features = _cut_off(features, lengths)
-    return replace(batch, source=Padded(features, lengths))
+        features = _cut_off(features, lengths.repeat(augment.copies))
+    return batch.repeated(Padded(features, lengths.repeat(augment.copies)), augment.copies)
 
 
 def _cut_off(features: Tensor, lengths: Tensor) -> Tensor:

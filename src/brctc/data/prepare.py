@@ -16,6 +16,7 @@ from typing import Any
 
 from brctc.data.checks import LabelCounts, LengthCheck, check_file_of, store_labels
 from brctc.data.description import FORMAT, Description, seal, unseal
+from brctc.data.features import features_to_store
 from brctc.data.make_shard import ShardJob, ShardReport, make_shard
 from brctc.data.manifest import DUPLICATE, PreparationError, Problem
 from brctc.data.shards import check_file
@@ -126,7 +127,7 @@ class _Plan:
     def storage_json(self) -> dict[str, Any]:
         """As plain data."""
         features = self.storage.features
-        return asdict(self.storage) | {"features": None if features is None else features.model_dump()}
+        return asdict(self.storage) | {"features": None if features is None else features_to_store(features)}
 
     def items(self, problems: list[Problem]) -> Iterator[Any]:
         """The source's items; what is wrong with others, and with ids, goes to `problems`."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from brctc.data.features import FeatureConfig
+from brctc.data.features import FeatureConfig, StoredFeatures
 from brctc.data.manifest import WordTime
 
 
@@ -79,7 +79,7 @@ class Storage:
 
     kind: Literal["features", "audio", "text"]
     """Features; audio, whose features are made when it is read; or texts alone."""
-    features: FeatureConfig | None = None
+    features: StoredFeatures = None
     """How features are made of audio; None if the source is not audio."""
     feature_dim: int = 0
     frame_shift_s: float = 0.0

@@ -24,7 +24,7 @@ from brctc.config import describe_problems
 from brctc.data.audio import change_speed, decode_audio, length_at_speed
 from brctc.data.batch import Example
 from brctc.data.description import FORMAT, Description
-from brctc.data.features import FeatureConfig, extract_features, num_frames
+from brctc.data.features import FeatureConfig, complete_features, extract_features, num_frames
 from brctc.data.prepare import check_split_name
 from brctc.data.shards import (
     Place,
@@ -205,7 +205,7 @@ class Prepared:
         self.folder = self.directory / info.folder
         self.source_digest, self.files_digest = info.source, info.files
         self.shards = [shard.model_dump() for shard in info.shards]
-        self.origin = info.origin
+        self.origin = complete_features(info.origin)
         self.duration_s = info.duration_s
         self.longest = info.longest
         self._size = info.examples

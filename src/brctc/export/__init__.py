@@ -1,4 +1,4 @@
-"""Trained models in other formats (the extra `asr`)."""
+"""Trained models in other formats (the extra `asr`; `export` for those of ONNX)."""
 
 from brctc.extras import check_extra
 
@@ -6,5 +6,7 @@ check_extra()
 
 from brctc.export.base import EXPORTS, ExportConfig, export_model
 from brctc.export.bundle import BundleExport
+from brctc.export.onnx_format import OnnxExport
+from brctc.export.sherpa import SherpaExport
 
-__all__ = ["EXPORTS", "BundleExport", "ExportConfig", "export_model"]
+__all__ = ["EXPORTS", "BundleExport", "ExportConfig", "OnnxExport", "SherpaExport", "export_model"]

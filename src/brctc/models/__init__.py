@@ -18,14 +18,28 @@ from brctc.models.base import (
     StreamOutput,
     TrimConfig,
 )
-from brctc.models.bundle import Model, load_model, save_model
+from brctc.models.bundle import Model, save_model
 from brctc.models.conformer_encoder import ConformerConfig, ConformerEncoder
 from brctc.models.emformer import State
 from brctc.models.emformer_encoder import EmformerConfig, EmformerEncoder
-from brctc.models.encoder_stream import EncodedFrames, EncoderStream, read_together
+from brctc.models.encoder_stream import (
+    EncodedFrames,
+    EncoderStream,
+    StreamingSystem,
+    in_training,
+    read_together,
+)
 from brctc.models.heads import CTCHead, HeadConfig
 from brctc.models.legonn_encoder import LegoNNConfig, LegoNNEncoder
-from brctc.models.system import Encoded, System, SystemConfig, UpperEncoderConfig, count_parameters
+from brctc.models.loading import load_model
+from brctc.models.system import (
+    DecoderMemory,
+    Encoded,
+    System,
+    SystemConfig,
+    UpperEncoderConfig,
+    count_parameters,
+)
 from brctc.models.transducer import PredictionState, Transducer, TransducerConfig
 
 __all__ = [
@@ -41,6 +55,7 @@ __all__ = [
     "ENCODERS",
     "EmformerConfig",
     "EmformerEncoder",
+    "DecoderMemory",
     "Encoded",
     "EncodedFrames",
     "Encoder",
@@ -56,6 +71,7 @@ __all__ = [
     "State",
     "StreamOutput",
     "StreamingEncoder",
+    "StreamingSystem",
     "System",
     "SystemConfig",
     "Transducer",
@@ -63,6 +79,7 @@ __all__ = [
     "TrimConfig",
     "UpperEncoderConfig",
     "count_parameters",
+    "in_training",
     "load_model",
     "read_together",
     "save_model",

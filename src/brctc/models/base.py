@@ -19,7 +19,6 @@ MIDDLE, TRIMMED, FINAL = "middle", "trimmed", "final"
 
 Dim = Annotated[int, Field(ge=1, le=65536)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
-Phases = Annotated[int, Field(ge=1, le=100)]
 Frames = Annotated[int, Field(ge=1, le=10_000)]
 FramesOrNone = Annotated[int, Field(ge=0, le=10_000)]
 Heads = PositiveInt
@@ -55,22 +54,32 @@ class EncoderConfig(Kind):
         """Frames that come of a token, or of a subsampled frame."""
         return 1
 
-    @property
-    def in_order(self) -> bool:
-        """Whether the frames of all taps are in the order of the source."""
-        return True
+    def middle_order(self, frames: int) -> list[int]:
+        """Which of so many frames is at each place of the tap where frames can be dropped."""
+        return list(range(frames))
 
     def frames_out(self, frames: int) -> int:
         """How many frames come of so many; 0 or less is too short."""
         return self.up_sampling_factor * subsampled_frames(frames, self.subsampling)
 
     def source_tokens(self, count: int) -> list[int]:
-        """Of a text of so many tokens: the token that each frame is of."""
-        return [token for token in range(count) for _ in range(self.up_sampling_factor)]
+        """Of a text of so many tokens: the token that each frame is of, where frames can be dropped."""
+        rate = self.up_sampling_factor
+        return [frame // rate for frame in self.middle_order(rate * count)]
 
     def tap_dim(self, tap: str) -> int:
         """D of a tap."""
         return self.dim
+
+    @property
+    def window_frames(self) -> int:
+        """Of a streaming kind: feature frames that a chunk is computed from, its right context included."""
+        raise NotImplementedError
+
+    @property
+    def hop_frames(self) -> int:
+        """Of a streaming kind: feature frames from one chunk to the next."""
+        raise NotImplementedError
 
     def build(self, input_size: int) -> "Encoder":
         """The network for so many features, or for a vocabulary of this size."""
@@ -96,14 +105,15 @@ class StreamState(Protocol):
 class StreamingEncoder(Encoder):
     """An encoder that also takes streams, chunk by chunk, with the same output.
 
-    A chunk is computed from `window_frames` feature frames, which include its right context; the next chunk's
-    begin `hop_frames` later. What else a chunk needs to know of the past is in its state.
+    A chunk is computed from the config's `window_frames` feature frames, the next chunk's begin `hop_frames`
+    later. What else a chunk needs to know of the past is in its state.
     """
 
     chunk_frames: int
     """Of the encoder's own."""
     right_context_frames: int
     hop_frames: int
+    """As the config's, and so is `window_frames`."""
     window_frames: int
 
     def initial_state(self, streams: int) -> Any:

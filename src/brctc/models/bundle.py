@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from brctc.config import Config, KeyedError, describe_problems
 from brctc.data import FeatureConfig, Tokenizer
+from brctc.data.features import StoredFeatures
 from brctc.files import TEMPORARY, read_json, write_bytes, write_text
 from brctc.models.base import TrimConfig
 from brctc.models.system import System, SystemConfig
@@ -116,7 +117,7 @@ class Saved(Config):
     input_size: Size
     vocab_sizes: dict[str, Size]
     system: SystemConfig
-    features: FeatureConfig | None
+    features: StoredFeatures
     trim: TrimConfig | None
     description: dict[str, Any]
     tokenizers: dict[str, dict[str, Any]]
@@ -134,7 +135,7 @@ class Saved(Config):
         return self
 
 
-def load_model(directory: str | Path) -> Model:
+def load_bundle(directory: str | Path) -> Model:
     """Reads what `save_model` wrote, onto the CPU and ready for evaluation; refuses anything else."""
     path = Path(directory) / DESCRIPTION
     if not path.is_file():

@@ -16,23 +16,21 @@ from brctc.models.base import (
     Dim,
     Dropout,
     Encoder,
-    EncoderConfig,
     Heads,
     Layers,
-    Phases,
     Trim,
     check_heads,
     check_kernel_size,
 )
 from brctc.models.conformer import Conformer
 from brctc.models.layers import Dropout as DropoutLayer
-from brctc.models.phases import in_phases
+from brctc.models.phases import InPhases, PhasedEncoderConfig
 from brctc.models.positions import frame_positions
 from brctc.models.subsampling import Subsampling, check_long_enough
 
 
 @ENCODERS.register
-class ConformerConfig(EncoderConfig):
+class ConformerConfig(PhasedEncoderConfig):
     """A Conformer in two halves. The defaults are those of the paper's table 3."""
 
     taps: ClassVar[tuple[str, ...]] = (MIDDLE, TRIMMED, FINAL)
@@ -55,18 +53,12 @@ class ConformerConfig(EncoderConfig):
     utterances of up to 100 frames, 5% longer for 400 frames and 14% longer for 1,000
     (`benchmarks/attention_dropout.py`)."""
     positions: Literal["relative", "sinusoidal"] = "relative"
-    phases: Phases = 1
-    """Above 1: behind the first half, every so many-th frame comes first, then those between."""
 
     @model_validator(mode="after")
     def _check(self) -> "ConformerConfig":
         check_heads(self.dim, self.heads)
         check_kernel_size(self.kernel_size)
         return self
-
-    @property
-    def in_order(self) -> bool:
-        return self.phases == 1
 
     def build(self, input_size: int) -> "ConformerEncoder":
         return ConformerEncoder(self, input_size)
@@ -97,8 +89,9 @@ class ConformerEncoder(Encoder):
 
     def forward(self, source: Padded, trim: Trim | None = None) -> dict[str, Padded]:
         entered = self._enter(source)
-        middle = in_phases(Padded(self.first(*entered), entered.lengths), self.phases)
-        trimmed = middle if trim is None else trim(MIDDLE, middle)
+        phases = InPhases(entered, self.phases)
+        middle = phases.apart(Padded(self.first(*entered), entered.lengths))
+        trimmed = phases.joined(middle if trim is None else trim(MIDDLE, middle))
         final = Padded(self.second(*trimmed), trimmed.lengths)
         return {MIDDLE: middle, TRIMMED: trimmed, FINAL: final}
 
@@ -118,6 +111,7 @@ class ConformerEncoder(Encoder):
         """Each layer's (N, H, T, T) self-attention; in the second half T may be shorter."""
         entered = self._enter(source)
         hidden, first = self.first.attention_weights(*entered)
-        middle = in_phases(Padded(hidden, entered.lengths), self.phases)
-        trimmed = middle if trim is None else trim(MIDDLE, middle)
+        phases = InPhases(entered, self.phases)
+        middle = phases.apart(Padded(hidden, entered.lengths))
+        trimmed = phases.joined(middle if trim is None else trim(MIDDLE, middle))
         return first + self.second.attention_weights(*trimmed)[1]

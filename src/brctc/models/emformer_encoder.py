@@ -70,6 +70,15 @@ class EmformerConfig(EncoderConfig):
         check_kernel_size(self.kernel_size)
         return self
 
+    @property
+    def window_frames(self) -> int:
+        block = self.chunk_frames + self.right_context_frames
+        return self.subsampling * (block - 1) + (1 if self.subsampling == 1 else WINDOW)
+
+    @property
+    def hop_frames(self) -> int:
+        return self.subsampling * self.chunk_frames
+
     def build(self, input_size: int) -> "EmformerEncoder":
         return EmformerEncoder(self, input_size)
 
@@ -92,9 +101,7 @@ class EmformerEncoder(StreamingEncoder):
         )
         self.dropout = DropoutLayer(config.dropout)
         self.emformer = Emformer(config)
-        factor = self.subsampling.factor
-        self.hop_frames = factor * self.chunk_frames
-        self.window_frames = factor * (self.block_frames - 1) + (1 if factor == 1 else WINDOW)
+        self.hop_frames, self.window_frames = config.hop_frames, config.window_frames
 
     def forward(self, source: Padded, trim: Trim | None = None) -> dict[str, Padded]:
         """Whole utterances. There is no tap to trim at."""

@@ -1,14 +1,46 @@
 """Streams: utterances whose features come bit by bit, encoded chunk by chunk, many at a time."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from brctc.models.base import FINAL, StreamingEncoder
-from brctc.models.system import System
+from brctc.models.base import FINAL, StreamOutput
+from brctc.models.system import SystemConfig
+
+
+class StreamingSystem(Protocol):
+    """What streams need of a system: `System` has it, and so may a model that was made for another engine."""
+
+    @property
+    def config(self) -> SystemConfig: ...
+
+    @property
+    def input_size(self) -> int: ...
+
+    @property
+    def vocab_sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def initial_state(self, streams: int) -> Any:
+        """Of so many streams, before the first chunk; of one that takes no streams, a ValueError."""
+        ...
+
+    def join_states(self, states: Sequence[Any]) -> Any:
+        """The states of several streams as one batch; its `select` takes some of them out again."""
+        ...
+
+    def step(self, features: Tensor, lengths: Tensor, state: Any) -> tuple[StreamOutput, Any]:
+        """The next chunk of N streams, (N, window_frames, F) with so many frames each, and the state behind
+        it."""
+        ...
 
 
 class EncodedFrames(NamedTuple):
@@ -28,14 +60,12 @@ class EncoderStream:
     `System.encode`. Fewer feature frames than the subsampling needs have no frames at all.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: StreamingSystem) -> None:
         self.system = system
         self.state: Any = system.initial_state(1)
-        assert isinstance(system.encoder, StreamingEncoder), "initial_state has seen to it"
-        self.encoder = system.encoder
         self.finished = False
         # what waits begins with the first frame of the next chunk
-        self._portions = [next(system.parameters()).new_zeros(0, system.input_size)]
+        self._portions = [torch.zeros(0, system.input_size, dtype=system.dtype, device=system.device)]
         self._waiting = 0
 
     @torch.inference_mode()
@@ -59,7 +89,7 @@ class EncoderStream:
         """Whether a chunk can be encoded."""
         if self.finished:
             return self.system.config.encoder.frames_out(self._waiting) > 0
-        return self._waiting >= self.encoder.window_frames
+        return self._waiting >= self.system.config.encoder.window_frames
 
     def read(self) -> EncodedFrames:
         """All frames that can be encoded and were not read before."""
@@ -69,13 +99,13 @@ class EncoderStream:
         """(W, F): the next chunk's features, as many as there are."""
         if len(self._portions) > 1:
             self._portions = [torch.cat(self._portions)]
-        return self._portions[0][: self.encoder.window_frames]
+        return self._portions[0][: self.system.config.encoder.window_frames]
 
     def advance(self, state: Any) -> None:
         """The chunk is done, and this is the state behind it."""
-        rest = self._portions[0][self.encoder.hop_frames :]
+        rest = self._portions[0][self.system.config.encoder.hop_frames :]
         # a small rest is copied, or it would hold the memory of all that came with it
-        self._portions = [rest.clone() if len(rest) < self.encoder.window_frames else rest]
+        self._portions = [rest.clone() if len(rest) < self.system.config.encoder.window_frames else rest]
         self._waiting = len(rest)
         self.state = state
 
@@ -85,7 +115,7 @@ def read_together(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
     """Each stream's `read`, in steps of all that are ready: a step of many costs little more than of one."""
     if len({id(stream.system) for stream in streams}) > 1:
         raise ValueError("the streams are of different systems")
-    if any(stream.system.training for stream in streams):
+    if any(in_training(stream.system) for stream in streams):
         raise ValueError("the system is in training mode: call its eval() first")
     read: list[list[EncodedFrames]] = [[] for _ in streams]
     while ready := [i for i, stream in enumerate(streams) if stream.ready]:
@@ -96,11 +126,12 @@ def read_together(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
 
 def _step(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
     """The next chunk of each."""
-    system, encoder = streams[0].system, streams[0].encoder
+    system = streams[0].system
+    frames = system.config.encoder.window_frames
     windows = [stream.window() for stream in streams]
-    features = torch.stack([F.pad(w, (0, 0, 0, encoder.window_frames - len(w))) for w in windows])
+    features = torch.stack([F.pad(w, (0, 0, 0, frames - len(w))) for w in windows])
     lengths = torch.tensor([len(window) for window in windows], device=features.device)
-    joined = encoder.join_states([stream.state for stream in streams])
+    joined = system.join_states([stream.state for stream in streams])
     (hidden, logits), state = system.step(features, lengths, joined)
     for i, stream in enumerate(streams):
         stream.advance(state.select([i]))
@@ -110,10 +141,14 @@ def _step(streams: Sequence[EncoderStream]) -> list[EncodedFrames]:
     ]
 
 
-def _join(system: System, parts: list[EncodedFrames]) -> EncodedFrames:
+def in_training(system: StreamingSystem) -> bool:
+    """Whether it is a network in training mode: other engines have no such thing."""
+    return isinstance(system, nn.Module) and system.training
+
+
+def _join(system: StreamingSystem, parts: list[EncodedFrames]) -> EncodedFrames:
     if not parts:
-        like = next(system.parameters())
-        classes = system.vocab_sizes[system.config.output]
-        dim = system.config.encoder.tap_dim(FINAL)
-        return EncodedFrames(like.new_zeros(0, dim), like.new_zeros(0, classes))
+        sizes = system.config.encoder.tap_dim(FINAL), system.vocab_sizes[system.config.output]
+        nothing = (torch.zeros(0, size, dtype=system.dtype, device=system.device) for size in sizes)
+        return EncodedFrames(*nothing)
     return EncodedFrames(*(torch.cat(part) for part in zip(*parts, strict=True)))

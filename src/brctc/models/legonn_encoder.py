@@ -23,21 +23,19 @@ from brctc.models.base import (
     AttentionDropout,
     Dim,
     Encoder,
-    EncoderConfig,
     Heads,
     Layers,
-    Phases,
     Trim,
     check_heads,
 )
 from brctc.models.layers import Dropout
-from brctc.models.phases import in_phases, phase_order
+from brctc.models.phases import InPhases, PhasedEncoderConfig
 from brctc.models.positions import frame_positions
 from brctc.models.transformer import Transformer
 
 
 @ENCODERS.register
-class LegoNNConfig(EncoderConfig):
+class LegoNNConfig(PhasedEncoderConfig):
     """A Transformer on tokens, up-sampled between its halves. The defaults are those of table 6."""
 
     taps: ClassVar[tuple[str, ...]] = (MIDDLE, TRIMMED, FINAL)
@@ -57,9 +55,6 @@ class LegoNNConfig(EncoderConfig):
     """Behind that tap, on what trimming leaves."""
     up_sampling: Annotated[int, Field(ge=1, le=100)] = 3
     """Frames that come of a token."""
-    phases: Phases = 1
-    """1: the frames of a token stand side by side. As many as `up_sampling`: a frame of every token, one copy
-    of the text behind the other."""
     dropout: float = Field(0.3, ge=0, lt=1)
     attention_dropout: float = AttentionDropout
     """As a Conformer's."""
@@ -72,14 +67,6 @@ class LegoNNConfig(EncoderConfig):
     @property
     def up_sampling_factor(self) -> int:
         return self.up_sampling
-
-    def source_tokens(self, count: int) -> list[int]:
-        tokens = super().source_tokens(count)
-        return [tokens[frame] for frame in phase_order(len(tokens), self.phases)]
-
-    @property
-    def in_order(self) -> bool:
-        return self.phases == 1
 
     def build(self, input_size: int) -> "LegoNNEncoder":
         return LegoNNEncoder(self, input_size)
@@ -102,9 +89,10 @@ class LegoNNEncoder(Encoder):
 
     def forward(self, source: Padded, trim: Trim | None = None) -> dict[str, Padded]:
         entered = self._enter(source)
-        middle = self._up_sample(self.first(*entered), entered.lengths)
-        middle = Padded(self.middle(*middle), middle.lengths)
-        trimmed = middle if trim is None else trim(MIDDLE, middle)
+        frames = self._up_sample(self.first(*entered), entered.lengths)
+        phases = InPhases(frames, self.phases)
+        middle = phases.apart(Padded(self.middle(*frames), frames.lengths))
+        trimmed = phases.joined(middle if trim is None else trim(MIDDLE, middle))
         final = Padded(self.second(*trimmed), trimmed.lengths)
         return {MIDDLE: middle, TRIMMED: trimmed, FINAL: final}
 
@@ -113,18 +101,18 @@ class LegoNNEncoder(Encoder):
         return Padded(self.dropout(x + frame_positions(x.shape[1], x)), source.lengths)
 
     def _up_sample(self, x: Tensor, lengths: Tensor) -> Padded:
-        """(N, T, D) to (N, R T, D): frame R t + r is of token t, before they are put in phases."""
+        """(N, T, D) to (N, R T, D): frame R t + r is of token t."""
         frames = self.spread(x).unflatten(-1, (self.up_sampling, -1)).flatten(1, 2)
-        frames, lengths = in_phases(Padded(frames, self.up_sampling * lengths), self.phases)
-        return Padded(frames + frame_positions(frames.shape[1], frames), lengths)
+        return Padded(frames + frame_positions(frames.shape[1], frames), self.up_sampling * lengths)
 
     @torch.no_grad()
     def attention_weights(self, source: Padded, trim: Trim | None = None) -> list[Tensor]:
         """Each layer's (N, H, T, T) self-attention; T is that of the tokens, of the frames, of those kept."""
         entered = self._enter(source)
         hidden, first = self.first.attention_weights(*entered)
-        up_sampled = self._up_sample(hidden, entered.lengths)
-        hidden, middle = self.middle.attention_weights(*up_sampled)
-        trimmed = Padded(hidden, up_sampled.lengths)
-        trimmed = trimmed if trim is None else trim(MIDDLE, trimmed)
+        frames = self._up_sample(hidden, entered.lengths)
+        phases = InPhases(frames, self.phases)
+        hidden, middle = self.middle.attention_weights(*frames)
+        kept = phases.apart(Padded(hidden, frames.lengths))
+        trimmed = phases.joined(kept if trim is None else trim(MIDDLE, kept))
         return first + middle + self.second.attention_weights(*trimmed)[1]

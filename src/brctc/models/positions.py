@@ -1,14 +1,13 @@
 """Where a frame is: sinusoids of its place, or of its distance from another."""
 
-import math
-
 import torch
 from torch import Tensor
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
     """(T, dim) for (T) positions: sines, then cosines, of wavelengths from 2 pi to 20000 pi."""
-    rates = torch.exp(torch.arange(0, dim, 2, device=positions.device) * (-math.log(10000.0) / dim))
+    # constants: a runtime that computes them its own way has other angles, by 1e-4 at position 1000
+    rates = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)], device=positions.device)
     angles = positions[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 

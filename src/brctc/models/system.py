@@ -1,7 +1,7 @@
 """A whole system: normalisation, an encoder, CTC heads on its taps, and decoders behind it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -24,6 +24,7 @@ from brctc.models.base import (
 from brctc.models.conformer_encoder import ConformerConfig
 from brctc.models.heads import CTCHead, HeadConfig
 from brctc.models.normalisation import Normalisation
+from brctc.skipping import skip_blanks as skip_certain_blanks
 from brctc.trimming import trim as trim_frames
 from brctc.trimming import trimmed_lengths
 
@@ -135,6 +136,18 @@ class SystemConfig(Config):
         return next(found, None)
 
 
+class DecoderMemory(NamedTuple):
+    """The frames that a decoder sees."""
+
+    hidden: Padded
+    frames: Tensor | None
+    """(N, T): which ones of its tap they are; None for all."""
+
+    def frames_of(self, n: int, found: Sequence[int]) -> list[int]:
+        """Frames of an utterance, as its tap counts them."""
+        return list(found) if self.frames is None else self.frames[n, list(found)].tolist()
+
+
 class Encoded:
     """What a system makes of a batch: the encoder's taps, and what heads predict on them when asked."""
 
@@ -161,6 +174,26 @@ class Encoded:
         if key not in self._logits:
             self._logits[key] = _head_of(self._heads, text)(hidden)
         return Padded(self._logits[key], lengths)
+
+    def memory(self, decoder: str) -> Padded:
+        """What a decoder attends to, by its name."""
+        return self.taps[self._config.decoders[decoder].on]
+
+    def seen_by(self, decoder: str, skip_blanks: float | None = None) -> DecoderMemory:
+        """What a decoder attends to, or the frames of it whose CTC blank is at most so likely."""
+        config, memory = self._config.decoders[decoder], self.memory(decoder)
+        if skip_blanks is None:
+            return DecoderMemory(memory, None)
+        head = self._config.heads.get(config.text)
+        if head is None or head.on != config.on:
+            raise ValueError(
+                f"skip_blanks needs a CTC head of {config.text} on {config.on}, where the decoder is"
+            )
+        logits = self.logits(config.on, config.text).values
+        hidden, lengths, frames = skip_certain_blanks(
+            *memory, logits, threshold=skip_blanks, from_logits=True
+        )
+        return DecoderMemory(Padded(hidden, lengths), frames)
 
     def kept_lengths(self, tap: str, rule: TrimConfig) -> Tensor:
         """(N): how many frames of a tap trimming by the rule keeps, or would keep."""
@@ -215,6 +248,16 @@ class System(nn.Module):
         """Where its weights are."""
         return next(self.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its weights."""
+        return next(self.parameters()).dtype
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers it has learnt."""
+        return count_parameters(self)
+
     def decoder(self, kind: str) -> Any:
         """The decoder of a kind that says the text of decoding, or None."""
         name = self.config.decoder_name(kind)
@@ -261,6 +304,10 @@ class System(nn.Module):
     def initial_state(self, streams: int) -> Any:
         """Of a streaming system, before the first chunk."""
         return self._streaming_encoder().initial_state(streams)
+
+    def join_states(self, states: Sequence[Any]) -> Any:
+        """The states of several streams as one batch."""
+        return self._streaming_encoder().join_states(states)
 
     def step(self, features: Tensor, lengths: Tensor, state: Any) -> tuple[StreamOutput, Any]:
         """The next chunk of N streams, from extracted features to logits, and the state behind it.

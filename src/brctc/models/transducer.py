@@ -99,6 +99,32 @@ class Transducer(Decoder):
         prediction = self.project_prediction(self.dropout(output))
         return prediction, PredictionState(torch.stack(hidden), torch.stack(cell))
 
+    @property
+    def joint_dim(self) -> int:
+        """The size of a prediction."""
+        return self.out.in_features
+
+    @property
+    def classes(self) -> int:
+        """C"""
+        return self.out.out_features
+
+    def first_row(self) -> Tensor:
+        """(1, R), before the first label: a prediction, and behind it the states of the LSTM."""
+        size = self.joint_dim + 2 * self.lstm.num_layers * self.lstm.hidden_size
+        row = self.out.weight.new_zeros(1, size)
+        return self.follow(row, torch.full((1,), BLANK, device=row.device))
+
+    def follow(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """`predict` on rows, each behind another label: searches keep one tensor of them."""
+        output = self.embedding(tokens)
+        states = rows[:, self.joint_dim :].chunk(2 * self.lstm.num_layers, 1)
+        new = []
+        for layer, weights in enumerate(self.lstm.all_weights):
+            new += torch.lstm_cell(output, states[2 * layer : 2 * layer + 2], *weights)
+            output = new[-2]
+        return torch.cat([self.project_prediction(output), *new], 1)
+
     def joint(self, encoder_frame: Tensor, prediction: Tensor) -> Tensor:
         """(..., C) log-probabilities for frames (..., D) and what `predict` gave; leading axes broadcast."""
         return self.joint_projected(self.project(encoder_frame), prediction)
