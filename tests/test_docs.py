@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 OWN_DATA = ROOT / "docs" / "own-data.md"  # one thing after the other: tests/cli/test_own_data.py
+EXPORT = ROOT / "docs" / "export.md"  # one thing after the other: tests/export/test_page.py
 EXTENDING = ROOT / "docs" / "extending.md"  # files that belong together: tests/test_extending.py
 
 TINY = (
@@ -56,6 +57,7 @@ class Elsewhere(NamedTuple):
     reason: str
 
 
+SERVE = Elsewhere("tests/serve/test_documented.py runs it")
 TRANSLATION = Elsewhere("tests/cli/test_translation.py runs it")
 
 # How a documented command is run here: faster, or elsewhere than in the checkout.
@@ -67,6 +69,7 @@ COMMANDS = {
     "make lint": ["make", "-n", "lint"],
     "make bench": ["make", "-n", "bench"],
     "make sanitize": ["make", "-n", "sanitize"],
+    "make wheels": ["make", "-n", "wheels"],
     "brctc train handwriting/brctc --out exp/weak --set stages.first.losses.middle.risk.factor=3 "
     "stages.first.losses.final.risk.factor=3": SMALL,
     "brctc compare digit-strings/transducer-vanilla digit-strings/transducer-brctc "
@@ -98,6 +101,27 @@ COMMANDS = {
     ),
     "brctc plot exp/vanilla exp/early --evolution --out evolution.png": Elsewhere(
         "tests/cli/test_plot.py draws it"
+    ),
+    "brctc explore --out explore.html": (),
+    "brctc explore exp/early --utterance test-00003 --out explore.html": Elsewhere(
+        "tests/cli/test_explore.py writes one of a run"
+    ),
+    # docs/serve.md
+    "brctc serve exp/online": SERVE,
+    "brctc serve exp/vanilla exp/early": SERVE,
+    "brctc serve exp/online --workers 4": SERVE,
+    "python benchmarks/serving.py --quick": (
+        "--streams",
+        "2",
+        "--seconds",
+        "3",
+        "--drops",
+        "3",
+        "--bad",
+        "1",
+    ),
+    "BRCTC_MODELS=exp/online BRCTC_REPLICAS=4 serve run serve_ray:app": Elsewhere(
+        "tests/serve/test_ray_serve.py runs it with a cluster of its own"
     ),
     # docs/translation.md
     "brctc compare multi30k/mt-vanilla multi30k/mt-brctc --out exp/multi30k-mt": TRANSLATION,
@@ -137,20 +161,22 @@ def test_a_benchmark_that_fails_is_no_missed_bar():
 
 
 def documented_commands() -> list[str]:
-    pages = [page for page in PAGES if page != OWN_DATA]
+    pages = [page for page in PAGES if page not in (OWN_DATA, EXPORT)]
     lines = [line for page in pages for block in blocks(page, "bash") for line in block.splitlines()]
     return sorted({line.partition("#")[0].strip() for line in lines} - {""})
 
 
 @pytest.mark.parametrize(
-    "document", [page for page in DOCUMENTS if page not in (OWN_DATA, EXTENDING)], ids=lambda path: path.name
+    "document",
+    [page for page in DOCUMENTS if page not in (OWN_DATA, EXPORT, EXTENDING)],
+    ids=lambda path: path.name,
 )
 def test_python_snippets(document):
     snippets = blocks(document, "python")
     namespace: dict = {}
     for snippet in snippets:
         exec(compile(snippet, document.name, "exec"), namespace)
-    assert snippets or document.name in ("math.md", "recipes.md", "scale.md", "training.md", "translation.md")
+    assert snippets or document.name in ("math.md", "recipes.md", "results.md", "scale.md", "translation.md")
 
 
 def test_the_recipe_reference_is_up_to_date():
@@ -173,7 +199,10 @@ def test_the_documented_sweep_can_be_read(tmp_path):
     assert {cell.name for cell in cells} == expected
 
 
-SLOW = ("python benchmarks/data_scale.py",)  # processes that are killed and started again
+SLOW = (
+    "python benchmarks/data_scale.py",  # processes that are killed and started again
+    "python benchmarks/serving.py --quick",  # a server, and clients in real time
+)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +288,10 @@ def test_wheel_builds_and_imports_beside_torch_alone(tmp_path):
     assert (alone / "brctc" / "py.typed").exists()
     recipes = {path.relative_to(alone / "brctc") for path in (alone / "brctc" / "recipes").rglob("*.yaml")}
     assert recipes == {path.relative_to(ROOT) for path in (ROOT / "recipes").rglob("*.yaml")} != set()
+    parts = Path("brctc", "report", "explore")
+    assert {path.name for path in (ROOT / "src" / parts).iterdir() if path.suffix != ".pyc"} - {
+        "__pycache__"
+    } <= {path.name for path in (alone / parts).iterdir()}
     assert "brctc = brctc.cli:main" in next(alone.glob("*.dist-info/entry_points.txt")).read_text()
     import torch
 

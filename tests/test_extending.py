@@ -54,7 +54,7 @@ def test_the_metric_is_measured_and_shown(folder):
 
 
 def test_the_format_is_exported_to(folder):
-    arguments = ("--import", "my_rooms", "export", "exp/toy", "--out", "weights", "--format", "weights")
+    arguments = ("--import", "my_rooms", "export", "exp/toy", "--out", "weights", "--for", "weights")
     found = brctc(folder, *arguments, "--set", "half=true")
     assert found.code == 0, found.err
     arrays = np.load(folder / "weights" / "weights.npz")

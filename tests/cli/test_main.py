@@ -46,7 +46,13 @@ def test_help(tmp_path, name):
         after = described.partition(f"│ {option}")[2].partition("│ --")[0].partition("╰")[0]
         if not option.startswith(("--tokens.", "--features.")):
             assert re.search(r"[a-z]{3}.*\.", after, re.S), f"{option} is not explained"
-    options = {"train": "--resume", "decode": "--method", "stream": "--fast", "demo": "--set"}
+    options = {
+        "train": "--resume",
+        "decode": "--method",
+        "stream": "--fast",
+        "demo": "--set",
+        "serve": "--port",
+    }
     assert options.get(name, "--out") in text
 
 

@@ -19,6 +19,7 @@ SURFACE = {
         "MANIFEST ... | CORPUS!", "--out!", "--split", "--store", "--skip-bad", "--speeds", "--subsampling",
         "--source", "--set", "--jobs", "--verify", "--tokens.kind", "--tokens.size", "--features.num-bins",
         "--features.frame-length-ms", "--features.frame-shift-ms", "--features.sample-rate",
+        "--features.low-hz", "--features.high-hz",
         "--features.dither", "--features.pitch", "--features.pitch-look-ahead-frames",
     ],
     "reference-times": [
@@ -30,26 +31,33 @@ SURFACE = {
     ],
     "decode": [
         "MODEL!", "FILE ...", "--manifest", "--prepared", "--split", "--method", "--beam", "--ctc-weight",
-        "--length-reward", "--nbest", "--transcript", "--batch-size", "--jobs", "--jsonl", "--ctm", "--srt",
-        "--textgrid",
+        "--length-reward", "--skip-blanks", "--nbest", "--transcript", "--batch-size", "--jobs", "--jsonl",
+        "--ctm", "--srt", "--textgrid",
     ],
     "stream": ["MODEL!", "AUDIO ...", "--fast", "--microphone"],
+    "serve": [
+        "MODEL ...!", "--host", "--port", "--wyoming-port", "--token-file", "--open", "--certificate",
+        "--key", "--workers", "--threads", "--max-streams", "--max-message-bytes", "--max-file-bytes",
+        "--max-seconds", "--idle-seconds", "--max-results", "--drain-seconds", "--silence-seconds",
+        "--pause-seconds", "--longest-seconds",
+    ],
     "tune": [
         "RUN!", "--prepared", "--split", "--ctc-weights", "--length-rewards", "--beam", "--limit", "--jobs",
         "--out",
     ],
     "evaluate": [
         "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--rtf-share", "--beams",
-        "--batch", "--jobs", "--out",
+        "--batch", "--skip-blanks", "--jobs", "--out",
     ],
     "latency": ["RUN ...!", "--prepared", "--split", "--limit", "--jobs", "--out"],
     "report": ["RUN ...!", "--out", "--evaluation"],
     "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--attention", "--out"],
-    "compare": ["RECIPE ...!", "--out!", "--split", "--ray", "--set"],
+    "explore": ["RUN", "--utterance", "--prepared", "--split", "--out"],
+    "compare": ["RECIPE ...!", "--out!", "--split", "--skip-blanks", "--ray", "--set"],
     "sweep": [
         "SWEEP!", "--out!", "--target-latency-ms", "--split", "--at-once", "--ray", "--limit", "--set",
     ],
-    "export": ["MODEL!", "--out!", "--format", "--set"],
+    "export": ["MODEL!", "--out!", "--for", "--int8", "--set"],
     "gpu-check": ["--out", "--minutes"],
 }  # fmt: skip
 DEFAULTS = {
@@ -69,6 +77,7 @@ DEFAULTS = {
         "--batch-size": "1",
         "--jobs": "1",
     },
+    "serve": {"--host": "127.0.0.1", "--port": "8000", "--wyoming-port": "not spoken", "--workers": "1"},
     "tune": {"--split": "dev", "--beam": "5", "--limit": "all", "--jobs": "1"},
     "evaluate": {
         "--split": "test",
@@ -80,7 +89,13 @@ DEFAULTS = {
     "latency": {"--split": "test", "--limit": "all", "--jobs": "1", "--out": "latency.html"},
     "report": {"--out": "report.html", "--evaluation": "measure now"},
     "plot": {"--utterance": "one of medium length", "--split": "test", "--out": "alignment.png"},
-    "export": {"--format": "bundle"},
+    "explore": {
+        "--utterance": "one of medium length",
+        "--prepared": "the runs'",
+        "--split": "test",
+        "--out": "explore.html",
+    },
+    "export": {"--for": "bundle"},
     "gpu-check": {"--out": "gpu-check.json", "--minutes": "10.0"},
     "sweep": {"--split": "the test set", "--at-once": "2", "--limit": "all"},
 }

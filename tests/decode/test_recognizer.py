@@ -353,3 +353,28 @@ def test_a_model_that_diverged(tmp_path, tokenizer):
 def test_no_model(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no model"):
         Recognizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["transducer", "transducer-greedy", "attention"])
+def test_frames_that_a_decoder_does_not_see(recognizer, files, method):
+    """It gets the spikes alone; the tokens' frames are still those of the audio."""
+    system = recognizer.model.system
+    for path, text in paired(files):
+        with torch.no_grad():
+            encoded = system.encode(pad([features_of(path)]))
+            memory = encoded.seen_by("transducer", 0.5)
+        assert memory.frames[0].tolist() == spoken_frames(text)
+        (found,) = recognizer.recognize([path], method, skip_blanks=0.5, beam=4)
+        assert set(found.frames) <= set(spoken_frames(text))
+        if method == "attention":  # it has learnt what it has to see
+            continue
+        name = method.removesuffix("-greedy")
+        search = transducer_greedy if method.endswith("greedy") else transducer_beam
+        (expected,) = search(system.decoders[name], memory.hidden)
+        expected = expected if method.endswith("greedy") else expected[0]
+        assert found.tokens == expected.tokens
+
+
+def test_skip_blanks_is_a_probability(recognizer, files):
+    with pytest.raises(ValueError, match=r"skip_blanks is 1\.0, expected a probability between 0 and 1"):
+        recognizer.recognize(files, "attention", skip_blanks=1.0)

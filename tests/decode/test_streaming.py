@@ -7,7 +7,7 @@ import torch
 
 from brctc.data import FeatureConfig, FeatureStream, TokenConfig, Tokenizer, extract_features
 from brctc.data.features import _options
-from brctc.decode import Recognizer, StreamingRecognizer, push_together
+from brctc.decode import Recognizer, StreamingRecognizer, flush_together, push_together
 from brctc.models import Model, System
 from tests.data.sounds import RATE
 from tests.decode.streams import make_model, runs, said, sound, stream
@@ -167,27 +167,28 @@ def test_together_as_alone(model):
         pushes = [(recognizers[n], waiting[n].pop(0)) for n in now]
         for n, tokens in zip(now, push_together(pushes), strict=True):
             found[n] += tokens
-        for n in now:
-            if not waiting[n]:
-                found[n] += recognizers[n].flush()
+        done = [n for n in now if not waiting[n]]
+        for n, tokens in zip(done, flush_together([recognizers[n] for n in done]), strict=True):
+            found[n] += tokens
         turn += 1
     for samples, tokens in zip(sounds, found, strict=True):
         assert said(tokens) == runs(model, samples)
-    assert push_together([]) == []
+    assert push_together([]) == flush_together([]) == []
 
 
 def test_state_does_not_grow(model):
     """After every push of five seconds, for a minute: what is kept is a state and less than a window."""
     samples = sound(0, 5.0)
     recognizer = StreamingRecognizer(model)
-    state = sum(part.untyped_storage().nbytes() for part in recognizer._stream.state)
-    waiting = recognizer._stream.encoder.window_frames * model.features.num_bins * 4
+    encoder, fbank = recognizer.audio.encoder, recognizer.audio.features._fbank
+    state = sum(part.untyped_storage().nbytes() for part in encoder.state)
+    waiting = model.system.encoder.window_frames * model.features.num_bins * 4
     for _ in range(12):
         recognizer.push(samples)
-        kept = [*recognizer._stream.state, *recognizer._stream._portions]
+        kept = [*encoder.state, *encoder._portions]
         assert sum(part.untyped_storage().nbytes() for part in kept) <= state + waiting
         with pytest.raises((IndexError, RuntimeError, ValueError)):  # the features were dropped
-            recognizer._features._fbank._computer.get_frame(recognizer._features._fbank._frames - 1)
+            fbank._computer.get_frame(fbank._frames - 1)
     assert recognizer.heard_s == 60
 
 

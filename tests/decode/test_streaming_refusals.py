@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from brctc.data import extract_features
-from brctc.decode import StreamingRecognizer, push_together
+from brctc.decode import PushError, StreamingRecognizer, flush_together, push_together
 from brctc.models import ConformerConfig, Model, save_model
 from tests.data.sounds import RATE
 from tests.decode.streams import make_model, runs, said, sound, stream
@@ -22,12 +22,10 @@ def test_together_refused(model):
         push_together([(one, sound()), (one, sound())])
     with pytest.raises(ValueError, match="different models"):
         push_together([(one, sound()), (StreamingRecognizer(make_model(1)), sound())])
-    broken = np.full(1600, np.nan, np.float32)
-    with pytest.raises(ValueError, match="push 1: sample 0 of the stream is nan"):
-        push_together([(one, sound()), (two, broken)])
-    with pytest.raises(ValueError, match="samples at 8000 Hz, expected the model's rate: 16000 Hz"):
+    assert one.heard_s == two.heard_s == 0  # a call that makes no sense is heard by none
+    with pytest.raises(PushError, match="push 0: samples at 8000 Hz, expected the model's rate: 16000 Hz"):
         push_together([(one, sound()), (two, sound())], 8000)
-    assert one.heard_s == two.heard_s == 0  # all are refused
+    assert one.heard_s == two.heard_s == 0
 
 
 def test_floats_of_all_kinds(model):
@@ -68,25 +66,37 @@ def test_bad_samples(model, samples, error, message):
     assert said(found) == runs(model, good)
 
 
-def test_refused_together_is_heard_by_none(model):
-    """One bad push, in whatever place: no stream has heard anything, and all go on as if nothing had been."""
+def test_a_bad_push_fails_alone(model):
+    """In whatever place: it is named and heard by none, and the others say what they say without it."""
     sounds = [sound(seed, 1.5) for seed in range(3)]
-    recognizers = [StreamingRecognizer(model) for _ in sounds]
-    first = push_together([(r, samples[:9000]) for r, samples in zip(recognizers, sounds, strict=True)])
     bad = np.full(500, np.inf, np.float32)
     for place in range(3):
-        pushes = [
-            (r, bad if n == place else samples[9000:])
-            for n, (r, samples) in enumerate(zip(recognizers, sounds, strict=True))
-        ]
-        before = [recognizer.tokens for recognizer in recognizers]
-        with pytest.raises(ValueError, match=f"push {place}: sample 9000 of the stream is inf"):
-            push_together(pushes)
-        assert [recognizer.heard_s for recognizer in recognizers] == [9000 / RATE] * 3
-        assert [recognizer.tokens for recognizer in recognizers] == before
-    for n, (recognizer, samples) in enumerate(zip(recognizers, sounds, strict=True)):
-        found = first[n] + recognizer.push(samples[9000:]) + recognizer.flush()
-        assert said(found) == runs(model, samples)
+        recognizers = [StreamingRecognizer(model, name=f"caller {n}") for n in range(3)]
+        found = push_together([(r, samples[:9000]) for r, samples in zip(recognizers, sounds, strict=True)])
+        with pytest.raises(PushError) as caught:
+            push_together(
+                [(r, bad if n == place else sounds[n][9000:15000]) for n, r in enumerate(recognizers)]
+            )
+        problem = f"push {place} (caller {place}): sample 9000 of the stream is inf, expected -1 to 1"
+        assert str(caught.value) == problem
+        assert list(caught.value.errors) == [place]
+        assert caught.value.fired[place] == []
+        heard = [9000 if n == place else 15000 for n in range(3)]
+        assert [recognizer.heard_s for recognizer in recognizers] == [count / RATE for count in heard]
+        rest = [(r, sounds[n][heard[n] :]) for n, r in enumerate(recognizers)]
+        for more in (caught.value.fired, push_together(rest), flush_together(recognizers)):
+            found = [before + tokens for before, tokens in zip(found, more, strict=True)]
+        for tokens, samples in zip(found, sounds, strict=True):
+            assert said(tokens) == runs(model, samples)
+
+
+def test_a_flush_fails_alone(model):
+    one, two = StreamingRecognizer(model), StreamingRecognizer(model, name="two")
+    found = push_together([(one, sound(0)), (two, sound(1))])[0]
+    two.flush()
+    with pytest.raises(PushError, match=r"flush 1 \(two\): the stream was flushed") as caught:
+        flush_together([one, two])
+    assert said(found + caught.value.fired[0]) == runs(model, sound(0))
 
 
 def test_a_model_in_training_hears_nothing():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from brctc.decode import Hypothesis, transducer_beam, transducer_frames, transducer_greedy
-from brctc.decode.transducer import _Predictor
 from tests.decode.enumeration import ranked
 from tests.decode.systems import random_encoded, random_system, utterance
 
@@ -171,16 +170,15 @@ def test_silence_is_empty():
 
 
 @torch.no_grad()
-def test_predictor_equals_the_model():
-    """Its rows are the model's prediction, then hidden and cell state of each layer."""
+def test_rows_equal_predictions():
+    """A row is a prediction, then hidden and cell state of each layer."""
     model = random_system(6, transducer=True, seed=2).decoders["transducer"]
-    predictor = _Predictor(model)
-    row, state, token = predictor.start(), model.initial_state(1), 0
+    row, state, token = model.first_row(), model.initial_state(1), 0
     for following in (3, 3, 1, 5):
         expected, state = model.predict(torch.tensor([token]), state)
         states = [part for layer in zip(*state, strict=True) for part in layer]
         torch.testing.assert_close(row, torch.cat([expected, *states], 1))
-        row, token = predictor.follow(row, torch.tensor([following])), following
+        row, token = model.follow(row, torch.tensor([following])), following
 
 
 def test_bad_input():

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
+import brctc
 from brctc.data import Prepared, Storage, TokenConfig, Tokenizer, pad, prepare_split
 from brctc.decode import Recognizer
 from brctc.evaluate import (
@@ -23,12 +25,14 @@ from brctc.evaluate import (
 from brctc.evaluate.metrics import ErrorRateMetric
 from brctc.evaluate.translation_metrics import BLEUMetric, ChrFMetric
 from brctc.models import Model, System, SystemConfig, load_model
+from brctc.report import write_report
 from brctc.report.tables import results_table
+from brctc.train import train
 from brctc.trimming import trimmed_lengths
 from tests.data.splits import ArrayItem, ArraySource, write_split
 from tests.evaluate.conftest import QUICK
 from tests.evaluate.online_toys import store
-from tests.train.tiny import ENCODER
+from tests.train.tiny import ENCODER, PLAIN, TRANSDUCER, decoder_loss, tiny_recipe
 
 
 def read_one_by_one(model_dir, prepared, **options):
@@ -106,9 +110,9 @@ def test_times_take_turns(evaluation):
     assert evaluation.systems[0].real_time.ratio == 1
     points = [(point.name, point.method, point.beam) for point in evaluation.sweep]
     assert points == [(name, "ctc-beam", beam) for beam in (2, 4) for name in ("vanilla", "brctc")]
-    for vanilla, brctc in zip(evaluation.sweep[::2], evaluation.sweep[1::2], strict=True):
+    for vanilla, early in zip(evaluation.sweep[::2], evaluation.sweep[1::2], strict=True):
         assert vanilla.real_time.ratio == 1
-        assert brctc.real_time.ratio == pytest.approx(brctc.real_time.rtf / vanilla.real_time.rtf)
+        assert early.real_time.ratio == pytest.approx(early.real_time.rtf / vanilla.real_time.rtf)
 
 
 def test_batches_are_timed_as_a_whole(trained, evaluation):
@@ -306,3 +310,41 @@ def test_a_share_is_timed_from_the_beginning(trained):
     for share in (Fraction(0), Fraction(2), Fraction(-1, 2)):
         with pytest.raises(ValueError, match=r"rtf_share is .*, expected a share above 0, at most 1"):
             EvaluationOptions(rtf_share=share)
+
+
+def test_blanks_can_be_skipped_in_front_of_a_decoder(tmp_path):
+    """A system that does not trim is there twice; the second's decoder sees what `skip_blanks` leaves."""
+    losses = PLAIN | {"transducer": decoder_loss("transducer") | {"skip_blanks": 0.5}}
+    recipe = tiny_recipe(
+        tmp_path,
+        model={"encoder": ENCODER, "decoders": {"transducer": TRANSDUCER}},
+        stages={"only": {"steps": 3, "losses": losses}},
+        decode={"method": "transducer-greedy"},
+    )
+    run = train(recipe, tmp_path / "run", progress=False).parent
+    split = Prepared(tmp_path / "prepared", "test")
+    system = load_model(run / "model").system
+    found = evaluate_models({"run": run / "model"}, split, replace(QUICK, skip_blanks=0.2))
+    whole, skipped = found.systems
+    assert (whole.name, skipped.name, skipped.run) == ("run", "run, blanks skipped", "run")
+    before = after = 0
+    for i in range(len(split)):
+        encoded = system.encode(pad([torch.from_numpy(split.features(i))]))
+        hidden, lengths = encoded.final
+        expected = brctc.skip_blanks(
+            hidden, lengths, encoded.logits().values, threshold=0.2, from_logits=True
+        )
+        memory = encoded.seen_by("transducer", 0.2)
+        torch.testing.assert_close(memory.hidden.values, expected.hidden)
+        before, after = before + int(lengths), after + int(expected.lengths)
+    assert 0 < after < before
+    assert skipped.down_sampling.factor == after / before
+    assert skipped.trims
+    assert not whole.trims
+    write_report([run], tmp_path / "page.html", found)
+    assert "run, blanks skipped" in (tmp_path / "page.html").read_text()
+
+
+def test_nothing_can_be_skipped_without_a_decoder(trained):
+    with pytest.raises(ValueError, match="skip_blanks: no model has a decoder"):
+        evaluate_models(trained.models, trained.test, replace(QUICK, skip_blanks=0.9))

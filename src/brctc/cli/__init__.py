@@ -18,14 +18,16 @@ COMMANDS = {
     "train": "train all stages of a recipe",
     "decode": "turn audio into text, or translate it",
     "stream": "turn audio into text while it plays, with an online model",
+    "serve": "serve models: live streams, whole files, and a page to try them",
     "tune": "find the weights of the joint CTC/attention search on a development set",
     "evaluate": "measure errors, down-sampling and speed of trained models",
     "latency": "measure how late online models are, and their errors",
     "report": "write an HTML page about trained models",
     "plot": "draw where trained models predict what is said",
+    "explore": "write an HTML page to try risks on: move a factor, type a formula",
     "compare": "all of it for several recipes: train side by side, decode, report",
     "sweep": "errors against latency: train an online recipe with many chunks and risks, measure, report",
-    "export": "write a trained model in another format",
+    "export": "write a trained model for ONNX Runtime, for sherpa-onnx, or in another format",
     "gpu-check": "find out whether the GPUs of a machine compute what they should, and how fast",
 }
 FAILED, STOPPED = 2, 130

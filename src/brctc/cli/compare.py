@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from brctc.cli.comparison import choose_workers, compare
-from brctc.cli.shared import Assignments, Ray, find_recipe, parse_assignments
+from brctc.cli.shared import Assignments, Ray, SkipBlanks, find_recipe, parse_assignments
 from brctc.train import load_recipe
 
 
@@ -34,6 +34,8 @@ class Command:
     ] = ()
     """What the models are compared on: test sets by their names, or dev of a corpus without one. Speed
     and pictures are of the first."""
+    skip_blanks: SkipBlanks = None
+    """As `brctc evaluate` has it."""
     ray: Ray = None
     """Train on a Ray cluster: its address, "auto" for this machine's, or "local" to start one here."""
     set: Assignments = ()
@@ -48,4 +50,4 @@ class Command:
         chosen = {path.stem: load_recipe(path, changes) for path in paths}
         if len(chosen) < len(paths):
             raise ValueError(f"two recipes have the same file name: {', '.join(map(str, paths))}")
-        compare(chosen, self.out, choose_workers(self.ray, None), self.split)
+        compare(chosen, self.out, choose_workers(self.ray, None), self.split, self.skip_blanks)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from brctc.cli.shared import progress_bars, show_preparing, show_results
 from brctc.data import Prepared
+from brctc.evaluate import EvaluationOptions
 from brctc.report import make_report
 from brctc.train import Recipe
 from brctc.train.corpus import ensure_prepared
@@ -16,10 +17,14 @@ STOPPED = "stopped\nThe same command continues."
 
 
 def compare(
-    recipes: Mapping[str, Recipe], out: Path, workers: Workers | None = None, splits: Sequence[str] = ()
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    workers: Workers | None = None,
+    splits: Sequence[str] = (),
+    skip_blanks: float | None = None,
 ) -> None:
     """Everything from the corpus to the report, for recipes by the names of their runs. `splits` are what
-    they are compared on; by default all test sets."""
+    they are compared on; by default all test sets. `skip_blanks`: as `EvaluationOptions` has it."""
     started = time.monotonic()
     first = next(iter(recipes.values()))
     for name, recipe in recipes.items():
@@ -34,7 +39,10 @@ def compare(
         with progress_bars() as bars:
             runs = [out / name for name in recipes]
             page = out / "report.html"
-            evaluation = make_report(runs, page, split=splits[0], others=splits[1:], progress=bars)
+            options = EvaluationOptions(skip_blanks=skip_blanks)
+            evaluation = make_report(
+                runs, page, split=splits[0], others=splits[1:], options=options, progress=bars
+            )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(STOPPED) from None
     show_results(evaluation)

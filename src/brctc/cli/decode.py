@@ -20,7 +20,7 @@ from brctc.cli.shared import (
 from brctc.data import Prepared, Row, read_manifest
 from brctc.data.ctm import ctm_name
 from brctc.decode import Result, write_ctm, write_jsonl, write_srt, write_textgrid
-from brctc.decode.methods import Method
+from brctc.decode.methods import RECIPE_KEYS, Method
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
 from brctc.decode.sources import Source, check_features, prepared_source
@@ -32,7 +32,6 @@ from brctc.models import Model
 from brctc.runs import model_directory
 
 FROM_RECIPE = arg(help_behavior_hint="(default: the recipe's)")
-SEARCH = ("method", "beam", "ctc_weight", "length_reward")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +68,8 @@ class Command:
     """Of the joint CTC/attention search."""
     length_reward: Annotated[float | None, FROM_RECIPE] = None
     """Of the joint CTC/attention search, for every token."""
+    skip_blanks: Annotated[float | None, FROM_RECIPE] = None
+    """Hide frames from the decoder whose CTC blank is more likely than this, such as 0.95."""
     nbest: int = 1
     """Hypotheses of each utterance that --jsonl gets."""
     transcript: Flag = False
@@ -122,7 +123,7 @@ class Command:
 
     def _options(self, model: Model) -> dict[str, Any]:
         """Of the search: those given, the recipe's, or the defaults."""
-        given = {name: getattr(self, name) for name in SEARCH if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in RECIPE_KEYS if getattr(self, name) is not None}
         recipe: dict[str, Any] = model.description.get("recipe", {}).get("decode", {})
         times = self._with_times or self.jsonl is not None
         return {**recipe, **given, "times": times, "nbest": self.nbest, "others": self.transcript}

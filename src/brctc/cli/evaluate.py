@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import Processes, check_file, progress_bars, show_results
+from brctc.cli.shared import Processes, SkipBlanks, check_file, progress_bars, show_results
 from brctc.evaluate import EvaluationOptions, evaluate_models
 from brctc.evaluate.offline import BEAMS
 
@@ -46,6 +46,9 @@ class Command:
     """Other sizes of the beam whose speed is measured."""
     batch: int = 32
     """Examples of the batches whose speed is measured, beside that of one alone; 1 for none."""
+    skip_blanks: SkipBlanks = None
+    """Measure each system that does not trim a second time, without the frames whose CTC blank is more likely
+    than this, such as 0.95: its decoder does not see them. That is what trimming has to beat."""
     jobs: Processes = 1
     """Processes that decode, where there is no GPU; speed is measured in one."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("evaluation.json")
@@ -63,6 +66,7 @@ class Command:
             rtf_share=parse_share(self.rtf_share),
             batch=self.batch,
             beams=self.beams,
+            skip_blanks=self.skip_blanks,
             jobs=self.jobs,
         )
         models, (corpus, *others) = open_models(self.runs, self.prepared, *self.split)

@@ -21,7 +21,7 @@ from brctc.cli.shared import Flag
 from brctc.data import AudioError, load_audio, record
 from brctc.data.audio import AudioFile
 from brctc.decode import Clock, RealClock, SimulatedClock, StreamingRecognizer, play
-from brctc.decode.streaming import Samples
+from brctc.decode.audio_stream import Samples
 from brctc.runs import model_directory
 
 TAIL_TOKENS = 300  # no terminal has more in a line

@@ -12,6 +12,9 @@ SEARCHES = ("ctc-greedy", "ctc-beam", "attention", "transducer-greedy", "transdu
 WITH_BEAM: dict[str, str] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "transducer"}
 """The beam search that does what a greedy one does."""
 
+RECIPE_KEYS = ("method", "beam", "ctc_weight", "length_reward", "skip_blanks")
+"""What a recipe says of a search."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -24,11 +27,15 @@ class Search:
     """attention: the CTC's share of a hypothesis's score."""
     length_reward: float = 0.0
     """attention: added for every token."""
+    skip_blanks: float | None = None
+    """attention, transducer: the decoder sees no frame whose CTC blank is more likely than this."""
     nbest: int = 1
     """So many hypotheses are given out; greedy searches have one."""
 
     def __post_init__(self) -> None:
         check_counts(beam=self.beam, nbest=self.nbest)
+        if self.skip_blanks is not None and not 0 < self.skip_blanks < 1:
+            raise ValueError(f"skip_blanks is {self.skip_blanks}, expected a probability between 0 and 1")
 
 
 def choose_search(method: str | None, system: SystemConfig) -> str:
@@ -56,4 +63,4 @@ def decoder_of(method: str) -> str | None:
 def recipe_search(description: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `Recognizer.recognize` that the recipe in a model's description names."""
     decode: dict[str, Any] = description.get("recipe", {}).get("decode", {})
-    return {key: decode[key] for key in ("method", "beam", "ctc_weight", "length_reward") if key in decode}
+    return {key: decode[key] for key in RECIPE_KEYS if key in decode}

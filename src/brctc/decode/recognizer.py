@@ -18,7 +18,7 @@ from brctc.decode.result import Alternative, Result
 from brctc.decode.sources import Input, Source, read_source
 from brctc.decode.times import frame_clock, token_times, word_times
 from brctc.decode.transducer import transducer_beam, transducer_frames, transducer_greedy
-from brctc.models import Encoded, Model, load_model
+from brctc.models import DecoderMemory, Encoded, Model, load_model
 
 EARLY_FINISH = (
     "the model was trained to finish early (EarlyFinish): its spikes are squeezed to the left, they are "
@@ -70,6 +70,7 @@ class Recognizer:
         beam: int = 10,
         ctc_weight: float = 0.5,
         length_reward: float = 0.0,
+        skip_blanks: float | None = None,
         batch_size: int = 1,
         times: bool = True,
         nbest: int = 1,
@@ -82,13 +83,14 @@ class Recognizer:
             "ctc" for short. "ctc-beam" and "transducer" sum over paths.
         beam: of all searches but the greedy ones.
         ctc_weight, length_reward: of "attention", the joint CTC/attention search.
+        skip_blanks: frames whose CTC blank is more likely than this are hidden from the decoder.
         batch_size: utterances that are encoded together. Only with 1 are costs those of one alone.
         times: find the frames of the tokens, too. This is not part of the costs.
         nbest: so many hypotheses are in each result.
         others: what other CTC heads say is in each result, too, such as the transcript beside a translation.
         on_result: called with every result as soon as it is known, to show progress.
         """
-        search = Search(method, beam, ctc_weight, length_reward, nbest)
+        search = Search(method, beam, ctc_weight, length_reward, skip_blanks, nbest)
         results: list[Result] = []
         for (found,) in self.recognize_each(sources, [search], batch_size, times=times, others=others):
             results.append(found)
@@ -129,7 +131,7 @@ class Recognizer:
         nbest = self._search(encoded, search)
         decoder_s = time.perf_counter() - start
         best = [found[0] for found in nbest]
-        spans = [None] * len(batch) if no_times else self._spans(encoded, search.method, best)
+        spans = [None] * len(batch) if no_times else self._spans(encoded, search, best)
         costs = encoder_s / len(batch), decoder_s / len(batch)
         results = []
         for item, found, factor, span in zip(batch, nbest, self._factors(encoded), spans, strict=True):
@@ -181,23 +183,30 @@ class Recognizer:
             case "attention":
                 weight = search.ctc_weight if self._has_ctc else 0.0
                 ctc = self._logits(encoded) if weight else None
-                decoder, memory = self._decoder(encoded, search.method)
-                return attention_beam(decoder, memory, ctc, beam, weight, search.length_reward, nbest)
+                decoder, memory = self._decoder(encoded, search)
+                reward = search.length_reward
+                return attention_beam(decoder, memory.hidden, ctc, beam, weight, reward, nbest)
             case "transducer-greedy":
-                return [[found] for found in transducer_greedy(*self._decoder(encoded, search.method))]
+                decoder, memory = self._decoder(encoded, search)
+                return [
+                    [replace(found, frames=memory.frames_of(n, found.frames or []))]
+                    for n, found in enumerate(transducer_greedy(decoder, memory.hidden))
+                ]
             case "transducer":
-                return transducer_beam(*self._decoder(encoded, search.method), beam, nbest)
+                decoder, memory = self._decoder(encoded, search)
+                return transducer_beam(decoder, memory.hidden, beam, nbest)
             case "ctc-beam":
                 return [found[:nbest] for found in ctc_prefix_beam(*self._logits(encoded), beam)]
             case _:
                 return [[found] for found in ctc_greedy(*self._logits(encoded))]
 
-    def _decoder(self, encoded: Encoded, search: str) -> tuple[Any, Padded]:
-        """The decoder of a search, and the tap that it attends to."""
+    @torch.inference_mode()
+    def _decoder(self, encoded: Encoded, search: Search) -> tuple[Any, DecoderMemory]:
+        """The decoder of a search, and what it attends to."""
         system = self.model.system
-        name = system.config.decoder_name(decoder_of(search) or "")
+        name = system.config.decoder_name(decoder_of(search.method) or "")
         assert name is not None, "choose_search has seen to it"
-        return system.decoders[name], encoded.taps[system.config.decoders[name].on]
+        return system.decoders[name], encoded.seen_by(name, search.skip_blanks)
 
     @property
     def _has_ctc(self) -> bool:
@@ -215,12 +224,18 @@ class Recognizer:
             return NO_CTC
         return None if wanted else NOT_WANTED
 
-    def _spans(self, encoded: Encoded, search: str, hypotheses: list[Hypothesis]) -> Sequence[Spans | None]:
-        if search.endswith("-greedy"):
+    def _spans(
+        self, encoded: Encoded, search: Search, hypotheses: list[Hypothesis]
+    ) -> Sequence[Spans | None]:
+        if search.method.endswith("-greedy"):
             return [(hypothesis.frames or [], hypothesis.last_frames or []) for hypothesis in hypotheses]
         tokens = [hypothesis.tokens for hypothesis in hypotheses]
-        if search == "transducer":
-            found = transducer_frames(*self._decoder(encoded, search), tokens)
+        if search.method == "transducer":
+            decoder, memory = self._decoder(encoded, search)
+            found = [
+                memory.frames_of(n, frames)
+                for n, frames in enumerate(transducer_frames(decoder, memory.hidden, tokens))
+            ]
             return [(frames, frames) for frames in found]
         return ctc_frames(*self._logits(encoded), tokens)
 

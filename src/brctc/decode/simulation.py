@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from brctc.data import num_samples_heard
-from brctc.decode.streaming import Samples, StreamedToken, StreamingRecognizer
+from brctc.decode.audio_stream import Samples
+from brctc.decode.greedy_stream import StreamedToken
+from brctc.decode.streaming import StreamingRecognizer
 
 BLOCK_S = 0.01  # of audio per push, as a sound card delivers it
 T = TypeVar("T")

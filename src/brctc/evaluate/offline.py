@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from brctc.data import CORPORA, Prepared, pad
-from brctc.decode.methods import WITH_BEAM, Method, choose_search, recipe_search
+from brctc.decode.methods import WITH_BEAM, Method, choose_search, decoder_of, recipe_search
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import check_features, prepared_source, read_source
 from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
@@ -21,6 +23,7 @@ from brctc.evaluate.down_sampling import DownSampling, down_sampling
 from brctc.evaluate.metrics import MetricConfig
 from brctc.evaluate.real_time import RealTime
 from brctc.evaluate.results import (
+    BLANKS_SKIPPED,
     SPREAD,
     BeamPoint,
     Evaluation,
@@ -30,7 +33,7 @@ from brctc.evaluate.results import (
     describe_machine,
 )
 from brctc.evaluate.timing import Clock, is_heard
-from brctc.models import Model, TrimConfig, count_parameters
+from brctc.models import Encoded, Model, TrimConfig
 
 BEAM = 10
 BEAMS = (2, 3, 4, 5, 6, 8, 10, 12, 15)
@@ -59,6 +62,9 @@ class EvaluationOptions:
     """Other sizes of the beam whose speed is measured; greedy searches become beam searches."""
     sweep_utterances: int = 5
     """So many are timed for every size."""
+    skip_blanks: float | None = None
+    """Each system that has a decoder and does not trim is measured a second time: its decoder sees no frame
+    whose CTC blank is more likely than this."""
     jobs: int = 1
     """Processes that decode, where there is no GPU. Speed is measured in one."""
 
@@ -116,6 +122,7 @@ def evaluate_models(
         arms = [
             _Arm(name, path, (methods or {}).get(name), options, stack) for name, path in model_dirs.items()
         ]
+        arms += _skipping(arms, options.skip_blanks)
         for arm, split in product(arms, (prepared, *others)):
             check_features(arm.name, arm.model, split)
         measured = dict(metrics or metrics_of(arms[0].model))
@@ -141,6 +148,16 @@ def evaluate_models(
         rtf_of=options.timed_are,
         others=tuple(decoded[1:]),
     )
+
+
+def _skipping(arms: "Sequence[_Arm]", threshold: float | None) -> "list[_Arm]":
+    """The systems whose decoders can do without blanks, once more."""
+    if threshold is None:
+        return []
+    found = [arm.skipping(threshold) for arm in arms if arm.can_skip]
+    if not found:
+        raise ValueError("skip_blanks: no model has a decoder, a CTC head beside it, and no trimming")
+    return found
 
 
 def _decode(
@@ -184,6 +201,33 @@ class _Arm:
         self.options: dict[str, Any] = {"beam": BEAM} | known | {"method": self.method} | given
 
     @property
+    def can_skip(self) -> bool:
+        """Whether its decoder can be kept from seeing blanks."""
+        name = self.decoder_name
+        if name is None or self.model.trim is not None or self.skips is not None:
+            return False
+        config = self.model.system.config
+        decoder = config.decoders[name]
+        return decoder.text in config.heads and config.heads[decoder.text].on == decoder.on
+
+    @property
+    def decoder_name(self) -> str | None:
+        """The decoder that it searches with; None with CTC alone."""
+        return self.model.system.config.decoder_name(decoder_of(self.method) or "")
+
+    def skipping(self, threshold: float) -> "_Arm":
+        """The same model, its decoder blind for frames whose blank is more likely than this."""
+        arm = copy(self)
+        arm.name = self.name + BLANKS_SKIPPED
+        arm.options = self.options | {"skip_blanks": threshold}
+        return arm
+
+    @property
+    def skips(self) -> float | None:
+        """The probability above which blanks are skipped."""
+        return self.options.get("skip_blanks")
+
+    @property
     def rule(self) -> TrimConfig | None:
         """The model's own rule for trimming, or the usual one; None if it cannot be trimmed."""
         return self.model.system.config.trim_rule(self.model.trim)
@@ -201,7 +245,8 @@ class _Arm:
     @torch.inference_mode()
     def down_sampling(self, prepared: Prepared, chosen: Sequence[int], tell: Progress) -> DownSampling:
         """What the model's own rule for trimming keeps, or the usual one would; all frames of an encoder that
-        cannot be trimmed. Labels are of the text that decides."""
+        cannot be trimmed; where blanks are skipped, what is left of them. Labels are of the text that
+        decides."""
         model, tap = self.model, self.model.watched_tap
         text = model.watched_text or model.system.config.output
         before: list[int] = []
@@ -212,11 +257,17 @@ class _Arm:
             encoded = model.system.encode(source.to(model.system.device))
             lengths = encoded.taps[tap].lengths
             before += lengths.tolist()
-            after += (encoded.kept_lengths(tap, self.rule) if self.rule else lengths).tolist()
+            after += self._kept(encoded, tap).tolist()
             texts = [prepared.examples[i].texts[text] for i in group]
             labels += [len(model.tokenizers[text].encode(said)) for said in texts]
             tell(f"trimming, {self.name}", len(before), len(chosen))
         return down_sampling(before, after, labels)
+
+    def _kept(self, encoded: Encoded, tap: str) -> Tensor:
+        """(N): how many frames are left."""
+        if self.skips is not None and self.decoder_name is not None:
+            return encoded.seen_by(self.decoder_name, self.skips).hidden.lengths
+        return encoded.kept_lengths(tap, self.rule) if self.rule else encoded.taps[tap].lengths
 
     def result(self, found: SystemOnSet, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
         """All that is known of the system."""
@@ -225,10 +276,10 @@ class _Arm:
             name=self.name,
             method=self.method,
             beam=None if self.method.endswith("greedy") else self.options["beam"],
-            parameters=count_parameters(self.model.system),
+            parameters=self.model.system.num_parameters,
             risk=_risk(self.model),
-            trims=self.model.trim is not None,
-            trimmable=self.rule is not None,
+            trims=self.model.trim is not None or self.skips is not None,
+            trimmable=self.rule is not None or self.skips is not None,
             steps=description.get("steps"),
             train_s=description.get("seconds"),
             scores=found.scores,

@@ -20,6 +20,10 @@ T = TypeVar("T")
 SPREAD = "spread over the test set"
 
 
+BLANKS_SKIPPED = ", blanks skipped"
+"""Behind the name of a system whose decoder does not see them."""
+
+
 @dataclass(frozen=True)
 class SystemResult:
     """One system on the test set."""
@@ -49,6 +53,11 @@ class SystemResult:
     """Of one example alone."""
     batch_time: RealTime | None = None
     """Of an example in a batch."""
+
+    @property
+    def run(self) -> str:
+        """The name of its training."""
+        return self.name.removesuffix(BLANKS_SKIPPED)
 
 
 class TimeUnit(NamedTuple):

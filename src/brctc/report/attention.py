@@ -97,7 +97,8 @@ def has_maps(model: Model) -> bool:
     """Whether there are spikes, and its encoder shows what they attend to: all layers have the same frames at
     first, in the same order."""
     encoder = model.system.config.encoder
-    same_frames = encoder.in_order and encoder.up_sampling_factor == 1 and not encoder.streaming
+    in_order = encoder.middle_order(100) == list(range(100))
+    same_frames = in_order and encoder.up_sampling_factor == 1 and not encoder.streaming
     return has_spikes(model) and same_frames and hasattr(model.system.encoder, "attention_weights")
 
 

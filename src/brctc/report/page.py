@@ -132,7 +132,7 @@ def _write_page(
 
 def _of_evaluation(named: Mapping[str, Path], evaluation: Evaluation) -> dict[str, Path]:
     """The runs in the order of an evaluation's systems; others than these are refused."""
-    systems = [system.name for system in evaluation.systems]
+    systems = list(dict.fromkeys(system.run for system in evaluation.systems))
     if set(systems) != set(named):
         raise ValueError(f"the runs are {', '.join(named)}, but the evaluation is of {', '.join(systems)}")
     return {name: named[name] for name in systems}

@@ -16,7 +16,7 @@ from brctc.decode.methods import recipe_search
 from brctc.decode.sources import prepared_source, read_source
 from brctc.decode.times import spike_times
 from brctc.evaluate import common_words, drift_latency
-from brctc.models import AttentionDecoder, Model
+from brctc.models import AttentionDecoder, Encoded, Model
 from brctc.report.runs import RunFiles
 from brctc.report.spikes import (
     Clock,
@@ -61,14 +61,26 @@ class Look(NamedTuple):
 @torch.inference_mode()
 def look_at(model: Model, prepared: Prepared, index: int) -> Look:
     """The posterior where the model can be trimmed, online of the only one, and the trimming that follows."""
-    text = model.watched_text
-    if text is None:
-        raise ValueError("the model's encoder has no CTC head: it has no spikes")
-    encoded = model.system.encode(one_source(model, prepared, index).to(model.system.device), model.trim)
+    text, encoded = _watch(model, prepared, index)
     logits = encoded.logits(model.watched_tap, text).values
     posterior = logits[0].float().softmax(-1).cpu().numpy()
     spikes, tokens, frames = said_spikes(posterior, model.tokenizers[text])
     return Look(spikes, tokens, frames, int(encoded.final.lengths[0]))
+
+
+@torch.inference_mode()
+def watched_logits(model: Model, prepared: Prepared, index: int) -> torch.Tensor:
+    """(T, C): the logits of that posterior."""
+    text, encoded = _watch(model, prepared, index)
+    return encoded.logits(model.watched_tap, text).values[0].float().cpu()
+
+
+def _watch(model: Model, prepared: Prepared, index: int) -> tuple[str, Encoded]:
+    """The text that CTC predicts of an utterance, and what it predicts it from."""
+    text = model.watched_text
+    if text is None:
+        raise ValueError("the model's encoder has no CTC head: it has no spikes")
+    return text, model.system.encode(one_source(model, prepared, index).to(model.system.device), model.trim)
 
 
 def has_spikes(model: Model) -> bool:
@@ -134,8 +146,9 @@ def plot_posteriors(runs: Sequence[RunFiles], prepared: Prepared, index: int) ->
 
 @torch.inference_mode()
 def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.ndarray, list[str]] | None:
-    """(U, T): what an attention decoder takes from each frame for each token of a translation, the mean of
-    its layers and heads; and the tokens. None for speech, or without such a decoder."""
+    """(U, T): what an attention decoder takes from each frame, at its place before trimming, for each token
+    of a translation, the mean of its layers and heads; and the tokens. None for speech, or without such a
+    decoder."""
     config = model.system.config
     name = config.decoder_name("attention")
     if prepared.storage.kind != "text" or name is None:
@@ -144,12 +157,17 @@ def decoder_attention(model: Model, prepared: Prepared, index: int) -> tuple[np.
     search: dict[str, Any] = {"beam": 5} | recipe_search(model.description) | {"method": "attention"}
     (result,) = Recognizer(model).recognize([source], times=False, **search)
     encoded = model.system.encode(pad([source.values]).to(model.system.device), model.trim)
-    memory = encoded.taps[config.decoders[name].on]
+    memory = encoded.memory(name)
     decoder = model.system.decoders[name]
     assert isinstance(decoder, AttentionDecoder)
     tokens = torch.tensor([result.tokens], dtype=torch.long, device=model.system.device)
     weights = decoder.attention_weights(memory, tokens)[0].mean((0, 1))[:-1]  # but for the end
-    return weights.float().cpu().numpy(), token_labels(result.tokens, model.tokenizer)
+    before = encoded.taps[config.encoder.trims_at] if config.encoder.trims_at else encoded.final
+    total, kept = int(before.lengths[0]), int(memory.lengths[0])
+    placed = np.zeros((len(weights), total), np.float32)
+    places = np.argsort(config.encoder.middle_order(total)[:kept])  # behind trimming, frames are in order
+    placed[:, places] = weights.float().cpu().numpy()
+    return placed, token_labels(result.tokens, model.tokenizer)
 
 
 def _has_own_layout(run: RunFiles, first: RunFiles, prepared: Prepared, index: int) -> bool:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from brctc.config import Config, Count, KeyedError, Positive, Share
+from brctc.config import Config, Count, KeyedError, Positive, Probability, Share
 from brctc.data import AugmentConfig, FeatureConfig, TokenConfig
 from brctc.data.batch import SOURCE
 from brctc.data.corpora.base import AnyCorpus
@@ -149,6 +149,9 @@ class DecodeConfig(Config):
     """attention: the CTC's share of a hypothesis's score."""
     length_reward: float = 0.0
     """attention: added for every token."""
+    skip_blanks: Probability | None = None
+    """attention, transducer: the decoder sees no frame whose CTC blank is more likely than this. Its loss has
+    the same key, for training."""
 
 
 class Recipe(Config):
@@ -220,6 +223,9 @@ class Recipe(Config):
                 except KeyedError as error:
                     key = f"stages.{name}.losses.{term}.{error.key}"
                     raise KeyedError(key, str(error)) from None
+                if loss.copies > (self.augment.copies if self.augment else 1):
+                    needed = f"a loss of kind {loss.kind} needs augment.copies: {loss.copies}"
+                    raise KeyedError(f"stages.{name}.losses.{term}", needed)
             self._check_trim(f"stages.{name}.trim", stage)
         trained = {decoder for stage in self.stages.values() for decoder in stage.decoders}
         for decoder in self.model.decoders:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from brctc.config import describe_problems
+from brctc.data.features import complete_features
 from brctc.runs import RunDirectory
 from brctc.train.config import Recipe
 from brctc.yaml_files import copy_plain, read_yaml
@@ -41,9 +42,10 @@ def parse_recipe(content: Mapping[str, Any], source: str = "recipe") -> Recipe:
 
 
 def read_recipe(run_dir: str | Path) -> Recipe:
-    """The recipe that a run was begun with; keys that recipes did not have then are as by default."""
+    """The recipe that a run was begun with; keys that recipes did not have then are as by default, but for
+    the filterbank's limits, which are as they were."""
     run = RunDirectory(run_dir)
-    return parse_recipe(run.read_recipe(), str(run.recipe_file))
+    return parse_recipe(complete_features(run.read_recipe()), str(run.recipe_file))
 
 
 def differences(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

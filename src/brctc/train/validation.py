@@ -85,8 +85,8 @@ class _Accuracy:
         """Counts those of a batch."""
         found = [
             count
-            for decoder, config in self.decoders.values()
-            for count in decoder.count_right(encoded.taps[config.on], batch.targets[config.text])
+            for name, (decoder, config) in self.decoders.items()
+            for count in decoder.count_right(encoded.memory(name), batch.targets[config.text])
         ]
         self.counts = [before + count for before, count in zip(self.counts, found, strict=True)]
 
