@@ -16,6 +16,7 @@ from brctc.train import train
 from tests.data.splits import write_split
 from tests.decode.test_streaming import sound
 from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, online_model, online_split
+from tests.export.small import SIZES, small_model
 from tests.train.tiny import EMFORMER, tiny_recipe
 
 RISK = {"kind": "early-emission", "factor": [[0, 0], [4, 7]]}
@@ -108,3 +109,23 @@ def test_bands_of_characters(tmp_path):
     assert [to_hex(band.get_facecolor()) for band in bands(panel)] == colours(len(known.word_times))
     assert "From the start of a character to its prediction: early" in figure.get_suptitle()
     assert WRONG not in {line.get_color() for line in panel.lines}
+
+
+def test_a_translation_is_no_transcript(tmp_path):
+    """What a translator hears has other tokens, and more of them, than what it says; the words of the
+    reference are those heard."""
+    upper = {"kind": "conformer", "subsampling": 1, "first_layers": 1, "second_layers": 1, "kernel_size": 3}
+    uppers = {"translation": {"on": "final", "encoder": SIZES | upper}}
+    heads = {"transcript": {"on": "final"}, "translation": {"on": "translation"}}
+    texts = {"transcript": "one two three four five six", "translation": "eins"}
+    model = small_model(texts=texts, upper_encoders=uppers, heads=heads, output="translation")
+    features = extract_features(sound(1, 2.0), model.features)
+    said = look_at(model, write_split(tmp_path / "one", "test", {"u": ("one", features, None)}), 0)
+    assert max(said.tokens) >= model.tokenizer.size
+    times = [WordTime("one", 0.2, 0.5), WordTime("two", 0.8, 1.1)]
+    split = write_split(
+        tmp_path / "two", "test", {"u": ("one two", features, times)}, feature_config=model.features
+    )
+    run = RunFiles("translator", tmp_path, online_recipe(tmp_path), model, [], [])
+    figure = plot_posteriors([run], split, 0)
+    assert figure.get_suptitle().startswith("Last token: translator after")

@@ -191,9 +191,10 @@ def _said(run: RunFiles, look: Look, utterance: Example, width: float) -> str:
 
 
 def _timed_words(run: RunFiles, prepared: Prepared, index: int) -> tuple[WordTime, ...] | None:
-    """The words that a model says, where its CTC says them; None if its spikes are elsewhere, or not of the
-    transcript."""
-    if run.model.description.get("spikes_moved") or run.model.watched_text != "transcript":
+    """The words that a model says, where its CTC says them; None if its spikes are elsewhere, or if it
+    translates: then what it says is not what is heard."""
+    texts = {run.model.watched_text, run.model.system.config.output}
+    if run.model.description.get("spikes_moved") or texts != {"transcript"}:
         return None
     source = prepared.examples[index].id, prepared.features(index)
     (result,) = Recognizer(run.model).recognize([source], "ctc-greedy")
