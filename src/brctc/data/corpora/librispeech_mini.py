@@ -1,7 +1,7 @@
 """A few hours of LibriSpeech, small enough to train on a laptop: read speech of many speakers.
 
-The folder has manifest.tsv: mini LibriSpeech's training set (28 speakers, 5.3 hours), and twelve other speakers
-of dev-clean, six for `dev` and six for `eval`. The column `word_times` says when each word is read.
+The folder has manifest.tsv: mini LibriSpeech's training set (28 speakers, 5.3 hours), and twelve other
+speakers of dev-clean, six for `dev` and six for `eval`. The column `word_times` says when each word is read.
 """
 
 from typing import ClassVar, Literal
