@@ -10,9 +10,15 @@ from brctc.data import (
     PreparationError,
     Prepared,
     load_audio,
-    read_manifest,
 )
-from brctc.data.corpora.digit_strings import NOISE_RMS, SPEECH_RMS, WORDS, find_recordings, load_clips
+from brctc.data.corpora.digit_strings import (
+    NOISE_RMS,
+    SPEECH_RMS,
+    WORDS,
+    find_recordings,
+    load_clips,
+    sound_edges,
+)
 from brctc.data.split import splits_in
 from tests.data.corpora import DIGITS, SPLITS, corpus_of, prepare, text_of
 from tests.data.folders import contents
@@ -88,8 +94,23 @@ def test_changed_recordings_are_noticed(audiomnist, tmp_path):
 def test_levels_are_made_equal(audiomnist):
     for rows in find_recordings(audiomnist).values():
         for clips in load_clips(rows, RATE).values():
-            assert np.sqrt(np.square(clips[0]).mean()) == pytest.approx(SPEECH_RMS, rel=1e-3)
+            assert np.sqrt(np.square(clips[0].samples).mean()) == pytest.approx(SPEECH_RMS, rel=1e-3)
     assert NOISE_RMS < SPEECH_RMS / 50
+
+
+@pytest.mark.parametrize("rumble", [0.0, 0.02])
+def test_words_begin_with_their_sound(rumble):
+    """A weak hiss, then a tone, in a clip with noise and a slow rumble around them."""
+    samples = 0.0005 * np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
+    seconds = np.arange(RATE) / RATE
+    samples += (rumble * np.sin(2 * np.pi * 12 * seconds)).astype(np.float32)
+    samples[4000:5000] += 0.05 * noise(1.0)[:1000]
+    samples[5000:9600] += 0.1 * np.sin(2 * np.pi * 200 * seconds[5000:9600]).astype(np.float32)
+    samples[100:140] += 0.3  # a click
+    first, behind = sound_edges(samples, RATE)
+    assert (first, behind) == (pytest.approx(4000, abs=160), pytest.approx(9600, abs=160))
+    assert sound_edges(samples[:100], RATE) == (0, 100)
+    assert sound_edges(np.ones(RATE, np.float32), RATE) == (0, RATE)
 
 
 def test_digit_strings_need_good_recordings(audiomnist, tmp_path):
@@ -120,8 +141,9 @@ def test_digit_strings_need_good_recordings(audiomnist, tmp_path):
 def test_digit_strings_from_real_recordings(tmp_path):
     sizes = {"train_strings": 12, "dev_strings": 4, "test_strings": 12, "speeds": (1.0,)}
     prepare("digit-strings", tmp_path, source=DATA / "audiomnist", **sizes)
-    rows = read_manifest(DATA / "audiomnist" / "manifest.tsv")
-    clips = {(row.speaker, row.text, row.num_samples) for row in rows}
+    rows_of = find_recordings(DATA / "audiomnist")
+    sounds: dict[tuple[str, str], set[int]] = {}
+    before_s = []
     speakers = []
     for split in SPLITS:
         found = Prepared(tmp_path, split)
@@ -129,7 +151,12 @@ def test_digit_strings_from_real_recordings(tmp_path):
         for example in found.examples:
             assert [time.word for time in example.word_times] == text_of(example).split()
             for word, start_s, end_s in example.word_times:
-                assert (example.speaker, word, round((end_s - start_s) * RATE)) in clips
+                if (example.speaker, word) not in sounds:
+                    for said, clips in load_clips(rows_of[example.speaker], RATE).items():
+                        sounds[example.speaker, said] = {b - a for _, (a, b) in clips}
+                        before_s += [clip.sound[0] / RATE for clip in clips]
+                assert round((end_s - start_s) * RATE) in sounds[example.speaker, word]
     assert not speakers[0] & speakers[2]
     assert not speakers[0] & speakers[1]
     assert len(speakers[2]) == 12
+    assert 0.08 < np.median(before_s) < 0.1  # a clip begins so long before its word
