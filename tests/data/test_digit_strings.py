@@ -113,6 +113,32 @@ def test_words_begin_with_their_sound(rumble):
     assert sound_edges(np.ones(RATE, np.float32), RATE) == (0, RATE)
 
 
+def test_strings_that_espeak_speaks(audiomnist, tmp_path):
+    """Some of the training strings, and at other levels; the others are as they were."""
+    pytest.importorskip("espeakng_loader")
+    options = {**DIGITS, "source": audiomnist, "speeds": (1.0,), "train_strings": 12}
+    mixed = {"synthetic_share": 0.5, "voices": ("m2", "f5"), "levels_db": (-20.0, -10.0)}
+    prepare("digit-strings", tmp_path / "plain", **options)
+    prepare("digit-strings", tmp_path / "mixed", **options, **mixed)
+    plain, found = (Prepared(tmp_path / name, "train") for name in ("plain", "mixed"))
+    others = {example.id: (i, example) for i, example in enumerate(plain.examples)}
+    spoken = [example for example in found.examples if example.speaker in ("m2", "f5")]
+    assert 0 < len(spoken) < len(found.examples) == 12
+    for example in spoken:
+        assert [time.word for time in example.word_times] == text_of(example).split()
+        assert set(text_of(example).split()) <= set(WORDS)
+    for index, example in enumerate(found.examples):
+        if example not in spoken:
+            before, known = others[example.id]
+            assert (example.texts, example.word_times) == (known.texts, known.word_times)
+            louder = (found.features(index) - plain.features(before)).mean() * 10 / np.log(10)
+            assert -20.5 < louder < -9.5
+    known, same = (Prepared(tmp_path / name, "dev") for name in ("plain", "mixed"))
+    assert all(np.array_equal(known.features(i), same.features(i)) for i in range(len(known)))
+    with pytest.raises(ValueError, match="espeak has no voice 'm99'"):
+        prepare("digit-strings", tmp_path / "no", **options, synthetic_share=0.1, voices=("m99",))
+
+
 def test_digit_strings_need_good_recordings(audiomnist, tmp_path):
     with pytest.raises(ValueError, match=r"holds neither manifest\.tsv nor AudioMNIST"):
         prepare("digit-strings", tmp_path / "out", source=tmp_path)

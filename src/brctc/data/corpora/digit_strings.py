@@ -13,9 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from brctc.config import Share
 from brctc.data.audio import AudioError, AudioFile, resample
 from brctc.data.corpora.base import CORPORA, AudioCorpusConfig, Size
 from brctc.data.corpora.strings import SPLITS, StringItem, StringsConfig, StringsSource
+from brctc.data.espeak import check_voices, speak
 from brctc.data.manifest import PreparationError, Problem, Row, WordTime, read_manifest
 from brctc.data.recordings import RowSource, read_by_file
 from brctc.data.source import ExampleError, Loaded, Source
@@ -42,6 +44,7 @@ class Clip(NamedTuple):
     """The first sample of the word's sound, and the one behind its last."""
 
 
+Level = Annotated[float, Field(ge=-60, le=30)]
 Clips = dict[str, list[Clip]]
 """The recordings of each word, by one speaker."""
 
@@ -62,8 +65,16 @@ class DigitStringsConfig(AudioCorpusConfig, StringsConfig):
     """Pauses before, between and after digits, at most."""
     dev_speakers: Size = 4
     test_speakers: Size = 12
+    synthetic_share: Share = 0.0
+    """Of the training strings, those that espeak-ng speaks in one go (the extra `synth`)."""
+    voices: Annotated[tuple[str, ...], Field(min_length=1)] = ("m1", "m3", "m7", "f1", "f2", "f4")
+    """Of espeak-ng."""
+    levels_db: tuple[Level, Level] = (0.0, 0.0)
+    """How much louder than usual a training string is, at least and at most: microphones differ."""
 
     def sources(self) -> Mapping[str, Source]:
+        if self.synthetic_share:
+            check_voices("en-us", self.voices)
         rows_of = find_recordings(self.source)
         speakers = split_speakers(sorted(rows_of), self)
         return {
@@ -95,12 +106,19 @@ class DigitStringsSource(StringsSource):
                 yield StringItem(f"{self.split}-{index:05d}", index)
 
     def load(self, item: StringItem) -> Loaded:
-        names = list(self.rows_of)
-        speaker = names[item.number % len(names)]
-        clips = self._clips_of(speaker)
-        rng = self.config.string_rng(self.split, item.number)
-        digits = self.config.draw_num_digits(self.split, rng)
-        samples, times = speak_string(clips, digits, self.config.max_gap_ms, rng)
+        config, names = self.config, list(self.rows_of)
+        rng = config.string_rng(self.split, item.number)
+        digits = config.draw_num_digits(self.split, rng)
+        others = np.random.default_rng([config.seed, item.number, 1])  # strings do not depend on these draws
+        synthetic = self.split == "train" and others.random() < config.synthetic_share
+        if synthetic:
+            speaker = str(others.choice(config.voices))
+            samples, times = synthesise_string(speaker, digits, config.max_gap_ms, others)
+        else:
+            speaker = names[item.number % len(names)]
+            samples, times = speak_string(self._clips_of(speaker), digits, config.max_gap_ms, rng)
+        if self.split == "train":
+            samples = samples * np.float32(10 ** (others.uniform(*config.levels_db) / 20))
         text = " ".join(time.word for time in times)
         return Loaded(item.id, {"transcript": text}, samples, SAMPLE_RATE, None, speaker, tuple(times))
 
@@ -207,6 +225,26 @@ def speak_string(
         end = start + len(clip.samples)
         samples[start:end] += clip.samples
         times.append(WordTime(word, *(round((start + edge) / rate, 6) for edge in clip.sound)))
+    return samples, times
+
+
+def synthesise_string(
+    voice: str, num_digits: int, max_gap_ms: float, rng: np.random.Generator
+) -> tuple[np.ndarray, list[WordTime]]:
+    """The same, spoken by espeak-ng in one go, with silence before and behind."""
+    words = rng.choice(WORDS, num_digits).tolist()
+    rate, pitch = int(rng.integers(110, 190)), int(rng.integers(35, 65))
+    spoken = speak(" ".join(words), "en-us", voice, rate, pitch)
+    heard = resample(spoken.samples, spoken.sample_rate, SAMPLE_RATE)
+    gaps = rng.integers(0, round(max_gap_ms / 1000 * SAMPLE_RATE), size=2, endpoint=True).tolist()
+    samples = rng.standard_normal(sum(gaps) + len(heard), dtype=np.float32) * np.float32(NOISE_RMS)
+    rms = float(np.sqrt(np.square(heard, dtype=np.float64).mean()))
+    samples[gaps[0] : gaps[0] + len(heard)] += heard * np.float32(SPEECH_RMS / rms)
+    known = spoken.word_times
+    if known is None or [time.word for time in known] != words:
+        raise ExampleError(f"espeak has not said {' '.join(words)!r} word by word")
+    first_s = gaps[0] / SAMPLE_RATE
+    times = [WordTime(word, round(first_s + a, 6), round(first_s + b, 6)) for word, a, b in known]
     return samples, times
 
 
