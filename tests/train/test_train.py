@@ -152,6 +152,15 @@ def test_an_online_system_learns(tmp_path):
     assert (metadata["risk"], metadata["factor"]) == ("early-emission", 2.0)
 
 
+def test_spikes_stay_where_an_earlier_stage_has_moved_them(tmp_path):
+    """Appendix D's plain second stage: there are still no times to give out."""
+    stages = two_stages(2, {}, {}, "whole")
+    stages["trimmed"]["losses"]["middle"] = MIDDLE
+    model = load_model(train(tiny_recipe(tmp_path, stages=stages), tmp_path / "run", progress=False))
+    assert {risk["kind"] for risk in model.description["risks"].values()} == {"none"}
+    assert model.description["spikes_moved"]
+
+
 def check_snapshots(folder, classes):
     names = [f"step-000{step}.safetensors" for step in ("00", "20", "50")]
     assert sorted(path.name for path in folder.iterdir()) == names

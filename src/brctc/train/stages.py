@@ -262,7 +262,7 @@ def _write_model(run: Run, moment: Moment) -> None:
             term: {"kind": ctc.risk.kind, "factor": factor_at(ctc.risk.factor, moment.position.step)}
             for term, ctc in ctcs.items()
         },
-        "spikes_moved": any(ctc.risk.moves_spikes for ctc in ctcs.values()),
+        "spikes_moved": _spikes_moved(run.recipe),
         "corpus": run.recipe.corpus.kind,
         "stage": name,
         "steps": moment.done,
@@ -277,6 +277,12 @@ def _write_model(run: Run, moment: Moment) -> None:
         f"model of the {settings.average_of} {len(averaged)} checkpoints after {moment.done} steps, "
         f"{moment.seconds:.0f} s: {', '.join(path.name for path in averaged)}"
     )
+
+
+def _spikes_moved(recipe: Recipe) -> bool:
+    """Whether a stage has moved spikes away from their words: plain CTC, behind it, leaves them there."""
+    losses = [loss for stage in recipe.stages.values() for loss in stage.losses.values()]
+    return any(isinstance(loss, CTCConfig) and loss.risk.moves_spikes for loss in losses)
 
 
 def _read_tokenizers(files: RunDirectory) -> dict[str, Tokenizer]:
