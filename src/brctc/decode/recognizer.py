@@ -115,9 +115,9 @@ class Recognizer:
         no_times = self._no_times(times)
         for first in range(0, len(sources), batch_size):
             batch = [read_source(source, self.model) for source in sources[first : first + batch_size]]
-            start = time.perf_counter()
+            start = self._clock()
             encoded = self._encode(batch)
-            encoder_s = time.perf_counter() - start
+            encoder_s = self._clock() - start
             said = self._others(encoded) if others else [{}] * len(batch)
             found = [self._results(batch, encoded, search, encoder_s, no_times) for search in chosen]
             for n, results in enumerate(zip(*found, strict=True)):
@@ -127,9 +127,9 @@ class Recognizer:
         self, batch: list[Input], encoded: Encoded, search: Search, encoder_s: float, no_times: str | None
     ) -> list[Result]:
         """Of one search over a batch."""
-        start = time.perf_counter()
+        start = self._clock()
         nbest = self._search(encoded, search)
-        decoder_s = time.perf_counter() - start
+        decoder_s = self._clock() - start
         best = [found[0] for found in nbest]
         spans = [None] * len(batch) if no_times else self._spans(encoded, search, best)
         costs = encoder_s / len(batch), decoder_s / len(batch)
@@ -140,6 +140,12 @@ class Recognizer:
                 result = replace(result, nbest=tuple(self._alternative(one) for one in found))
             results.append(result)
         return results
+
+    def _clock(self) -> float:
+        """Seconds, when a GPU has done what it was told: it returns before."""
+        if self.model.system.device.type == "cuda":
+            torch.cuda.synchronize(self.model.system.device)
+        return time.perf_counter()
 
     def _alternative(self, hypothesis: Hypothesis) -> Alternative:
         text = self.model.tokenizer.decode(hypothesis.tokens)

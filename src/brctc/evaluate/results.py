@@ -185,7 +185,9 @@ def caution(corpus: str) -> str:
 
 def describe_machine() -> dict[str, str]:
     """What the times were measured on."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
+        **gpu,
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
