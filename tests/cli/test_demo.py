@@ -135,9 +135,11 @@ def test_compare_trains_decodes_and_reports(tmp_path):
     page = (tmp_path / "exp" / "report.html").read_text()
     assert page.index("vanilla") < page.index("brctc")
     assert json.loads((tmp_path / "exp" / "report.json").read_text())["split"] == "test"
-    again = brctc(tmp_path, "compare", *recipes, "--out", "exp", "--split", "dev", "--set", *SMALL)
+    other = ("--split", "dev", "--rtf-share", "1/88")
+    again = brctc(tmp_path, "compare", *recipes, "--out", "exp", *other, "--set", *SMALL)
     assert again.code == 0, again.err
-    assert json.loads((tmp_path / "exp" / "report.json").read_text())["split"] == "dev"
+    numbers = json.loads((tmp_path / "exp" / "report.json").read_text())
+    assert (numbers["split"], numbers["rtf_of"]) == ("dev", "the first 1/88 of the test set")
     for name in ("vanilla", "brctc"):
         assert [record["step"] for record in read_metrics(tmp_path / "exp" / name)][-1] == 10
 

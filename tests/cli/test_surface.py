@@ -53,7 +53,7 @@ SURFACE = {
     "report": ["RUN ...!", "--out", "--evaluation"],
     "plot": ["RUN ...!", "--utterance", "--split", "--evolution", "--attention", "--out"],
     "explore": ["RUN", "--utterance", "--prepared", "--split", "--out"],
-    "compare": ["RECIPE ...!", "--out!", "--split", "--skip-blanks", "--ray", "--set"],
+    "compare": ["RECIPE ...!", "--out!", "--split", "--rtf-share", "--skip-blanks", "--ray", "--set"],
     "sweep": [
         "SWEEP!", "--out!", "--target-latency-ms", "--split", "--at-once", "--ray", "--limit", "--set",
     ],

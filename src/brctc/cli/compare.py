@@ -7,7 +7,16 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from brctc.cli.comparison import choose_workers, compare
-from brctc.cli.shared import Assignments, Ray, SkipBlanks, find_recipe, parse_assignments
+from brctc.cli.shared import (
+    Assignments,
+    Ray,
+    RtfShare,
+    SkipBlanks,
+    find_recipe,
+    parse_assignments,
+    parse_share,
+)
+from brctc.evaluate import EvaluationOptions
 from brctc.train import load_recipe
 
 
@@ -34,6 +43,8 @@ class Command:
     ] = ()
     """What the models are compared on: test sets by their names, or dev of a corpus without one. Speed
     and pictures are of the first."""
+    rtf_share: RtfShare = None
+    """As `brctc evaluate` has it."""
     skip_blanks: SkipBlanks = None
     """As `brctc evaluate` has it."""
     ray: Ray = None
@@ -45,9 +56,11 @@ class Command:
         """Trains, decodes and reports."""
         if not self.recipes:
             raise ValueError("give at least one RECIPE")
+        share = parse_share(self.rtf_share)
         paths = [find_recipe(recipe) for recipe in self.recipes]
         changes = parse_assignments(self.set)
         chosen = {path.stem: load_recipe(path, changes) for path in paths}
         if len(chosen) < len(paths):
             raise ValueError(f"two recipes have the same file name: {', '.join(map(str, paths))}")
-        compare(chosen, self.out, choose_workers(self.ray, None), self.split, self.skip_blanks)
+        options = EvaluationOptions(rtf_share=share, skip_blanks=self.skip_blanks)
+        compare(chosen, self.out, choose_workers(self.ray, None), self.split, options)

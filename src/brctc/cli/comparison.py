@@ -21,10 +21,10 @@ def compare(
     out: Path,
     workers: Workers | None = None,
     splits: Sequence[str] = (),
-    skip_blanks: float | None = None,
+    options: EvaluationOptions | None = None,
 ) -> None:
     """Everything from the corpus to the report, for recipes by the names of their runs. `splits` are what
-    they are compared on; by default all test sets. `skip_blanks`: as `EvaluationOptions` has it."""
+    they are compared on; by default all test sets."""
     started = time.monotonic()
     first = next(iter(recipes.values()))
     for name, recipe in recipes.items():
@@ -39,7 +39,6 @@ def compare(
         with progress_bars() as bars:
             runs = [out / name for name in recipes]
             page = out / "report.html"
-            options = EvaluationOptions(skip_blanks=skip_blanks)
             evaluation = make_report(
                 runs, page, split=splits[0], others=splits[1:], options=options, progress=bars
             )

@@ -1,14 +1,21 @@
 """`brctc evaluate`"""
 
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
 
 from brctc.cli.runs import Limit, PreparedOfRuns, Runs, open_models
-from brctc.cli.shared import Processes, SkipBlanks, check_file, progress_bars, show_results
+from brctc.cli.shared import (
+    Processes,
+    RtfShare,
+    SkipBlanks,
+    check_file,
+    parse_share,
+    progress_bars,
+    show_results,
+)
 from brctc.evaluate import EvaluationOptions, evaluate_models
 from brctc.evaluate.offline import BEAMS
 
@@ -38,9 +45,7 @@ class Command:
     """Decode so many utterances, spread over the split."""
     repeats: int = 3
     """How often an utterance is timed; the median counts."""
-    rtf_share: Annotated[str | None, arg(metavar="1/88", help_behavior_hint="(default: 20 utterances)")] = (
-        None
-    )
+    rtf_share: RtfShare = None
     """Time the first utterances, this share of the split, instead of some that are spread over it."""
     beams: Annotated[tuple[int, ...], arg(metavar="INT ...")] = BEAMS
     """Other sizes of the beam whose speed is measured."""
@@ -75,11 +80,3 @@ class Command:
         evaluation.save(self.out)
         show_results(evaluation)
         print(f"The results are in {self.out}.")
-
-
-def parse_share(given: str | None) -> Fraction | None:
-    """Of a fraction or a decimal number."""
-    try:
-        return None if given is None else Fraction(given)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--rtf-share is {given!r}, expected a share such as 1/88 or 0.1") from None

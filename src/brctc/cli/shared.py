@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +25,19 @@ Flag = Annotated[bool, arg(help_behavior_hint="")]
 Processes = Annotated[int, arg(metavar="N")]
 Jobs = Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: all cores)")]
 Split = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: the test set)")]
+RtfShare = Annotated[str | None, arg(metavar="1/88", help_behavior_hint="(default: 20 utterances)")]
 SkipBlanks = Annotated[float | None, arg(metavar="P", help_behavior_hint="")]
 Ray = Annotated[str | None, arg(metavar="HOST", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalDirectory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+
+
+def parse_share(given: str | None) -> Fraction | None:
+    """Of a fraction or a decimal number."""
+    try:
+        return None if given is None else Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--rtf-share is {given!r}, expected a share such as 1/88 or 0.1") from None
 
 
 def parse_assignments(given: Assignments) -> dict[str, Any]:
