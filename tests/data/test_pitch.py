@@ -1,14 +1,17 @@
-"""Pitch: right on tones, the path is the cheapest one, streams are files, and other estimators agree."""
+"""Pitch: right on tones, the path is the cheapest one, streams are files, and Praat agrees."""
 
 import numpy as np
+import parselmouth
 import pytest
 from numpy.testing import assert_array_equal
 
 from brctc import _native
 from brctc.data import FeatureConfig, FeatureStream, extract_features, num_samples_heard
 from brctc.data.features import num_frames
+from brctc.data.manifest import read_manifest
 from brctc.data.pitch import JUMP, RATE, STEP, PitchStream, PitchTracker, Resampler, Track
-from tests.data.sounds import noise
+from brctc.data.recordings import read_by_file
+from tests.data.sounds import DATA, needs, noise
 
 SHIFT_MS = 10.0
 
@@ -41,6 +44,31 @@ def test_tones(first_hz, last_hz, rate, look_ahead):
     error = found[10:-10] / frequency[middles[10:-10]] - 1
     assert np.abs(error).max() < 0.012  # lags are 0.5% apart, and the pitch moves within a window
     assert nccf[10:-10].min() > 0.9
+
+
+def gross_errors(samples, rate):
+    """Against Praat: by more than a fifth, and how many frames it calls voiced."""
+    _, found = raw_track(samples, rate)
+    pitch = parselmouth.Sound(samples.astype(float), rate).to_pitch(time_step=SHIFT_MS / 1000)
+    middles = (np.arange(len(found)) + 0.5) * SHIFT_MS / 1000
+    theirs = np.array([pitch.get_value_at_time(float(middle)) for middle in middles])
+    voiced = ~np.isnan(theirs)
+    return (np.abs(found[voiced] / theirs[voiced] - 1) > 0.2).sum(), voiced.sum()
+
+
+@pytest.mark.parametrize(("first_hz", "last_hz"), [(100, 100), (80, 300), (350, 120)])
+def test_praat_agrees_on_tones(first_hz, last_hz):
+    wrong, voiced = gross_errors(glide(first_hz, last_hz, 1.5)[0], 16000)
+    assert (wrong, voiced > 130) == (0, True)
+
+
+@needs("librispeech")
+def test_praat_agrees_on_speech():
+    """benchmarks/pitch.py has 100 recordings, and WORLD beside it."""
+    rows = read_manifest(DATA / "librispeech" / "manifest.tsv")[::300]
+    wrong, voiced = np.sum([gross_errors(*audio) for _, audio in read_by_file(rows)], axis=0)
+    assert voiced > 3000
+    assert wrong / voiced < 0.05
 
 
 def test_noise_is_less_voiced():
