@@ -206,6 +206,7 @@ def folder(tmp_path):
         ("librispeech", "librispeech-transducer"),
         ("must-c-v2", "must-c-v2"),
         ("iwslt14", "iwslt14-de-en"),
+        ("iwslt14", "iwslt14-es-en"),
     ],
 )
 def test_from_the_published_files_to_the_report(folder, corpus, system):

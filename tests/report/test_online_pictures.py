@@ -1,11 +1,13 @@
 """Pictures and pages of online models: bands where the words are, and what is said of them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from matplotlib.colors import to_hex
 
 from brctc.data import WordTime, extract_features
+from brctc.models import ConformerConfig
 from brctc.report.pictures import look_at, plot_evolution, plot_posteriors
 from brctc.report.plots import plot_curves
 from brctc.report.runs import RunFiles, Snapshot, read_run
@@ -15,7 +17,15 @@ from brctc.report.style import WRONG, colours
 from brctc.train import train
 from tests.data.splits import write_split
 from tests.decode.test_streaming import sound
-from tests.evaluate.online_toys import DRIFT_S, FEATURES, LENGTH_S, online_model, online_split
+from tests.evaluate.online_toys import (
+    DRIFT_S,
+    FEATURES,
+    LENGTH_S,
+    SMALL,
+    make_model,
+    online_model,
+    online_split,
+)
 from tests.export.small import SIZES, small_model
 from tests.train.tiny import EMFORMER, tiny_recipe
 
@@ -109,6 +119,19 @@ def test_bands_of_characters(tmp_path):
     assert [to_hex(band.get_facecolor()) for band in bands(panel)] == colours(len(known.word_times))
     assert "From the start of a character to its prediction: early" in figure.get_suptitle()
     assert WRONG not in {line.get_color() for line in panel.lines}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_bands_behind_plain_ctc_of_offline_models(tmp_path, moved):
+    """Fig. 9: the spikes of plain CTC drift as well; those of an early finish say nothing of words."""
+    model = make_model(ConformerConfig(first_layers=1, second_layers=1, **SMALL))
+    split = online_split(tmp_path / "split", model)
+    said = replace(model, description={"spikes_moved": moved})
+    run = RunFiles("plain", tmp_path, online_recipe(tmp_path), said, [], [])
+    figure = plot_posteriors([run], split, 1)
+    assert len(bands(figure.get_axes()[1])) == (0 if moved else len(split.examples[1].word_times))
+    drift = f"From the start of a word to its prediction: plain {1000 * DRIFT_S:.0f} ms"
+    assert (drift in figure.get_suptitle().replace("\n", " ")) is not moved
 
 
 def test_a_translation_is_no_transcript(tmp_path):
