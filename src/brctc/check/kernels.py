@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from brctc.kernels.backend import BackendName, choose_backend
 from brctc.kernels.ctc.groups import PathGroups
 from brctc.loss import bayes_risk_ctc_loss
 from brctc.risk import BayesRisk, EarlyEmission, EarlyFinish
-from brctc.transducer import transducer_loss
+from brctc.transducer import transducer_joint_loss, transducer_loss
 
 GROUP = "kernels"
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 5e-5, torch.bfloat16: 2e-2}
 """Of the loss and of the gradient's norm, relative; float32's is the project's bar for its hardest risk."""
+JOINT = 64
+"""The width of a joint network."""
 NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -56,7 +58,7 @@ def kernel_checks(device: torch.device, shape: Shape) -> Iterator[Check]:
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             if dtype == torch.bfloat16 and backend != "triton":
                 continue  # the others compute it in float32
-            for name in (*RISKS, "transducer"):
+            for name in LOSSES:
                 run = partial(_compare, device, shape, name, backend, dtype)
                 yield Check(GROUP, f"{name}, {backend}, {NAMES[dtype]}", run)
 
@@ -68,7 +70,7 @@ def _compare(
         choose_backend(backend, device)
     except ValueError as error:
         raise NotHereError(str(error)) from None
-    scores, loss = _transducer(device, shape) if name == "transducer" else _ctc(device, shape, RISKS[name])
+    scores, loss = LOSSES[name](device, shape)
     scores = scores.to(dtype)
     upstream = torch.randn(shape.N, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).to(
         device
@@ -111,15 +113,19 @@ def _lengths(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Tensor
     return targets.to(device), frames.to(device), labels.to(device)
 
 
-def _ctc(device: torch.device, shape: Shape, risk: BayesRisk | None) -> tuple[Tensor, Loss]:
+def _ctc(
+    device: torch.device, shape: Shape, risk: BayesRisk | None, from_logits: bool = True
+) -> tuple[Tensor, Loss]:
     rest = _lengths(shape, device)
-    generator = torch.Generator().manual_seed(1)
-    logits = 2 * torch.randn(shape.T, shape.N, shape.C, generator=generator).to(device)
+    options: dict[str, Any] = {"reduction": "none", "from_logits": from_logits}
+    scores = 2 * torch.randn(shape.T, shape.N, shape.C, generator=torch.Generator().manual_seed(1))
+    if not from_logits:
+        scores = scores.log_softmax(-1)
 
     def loss(scores: Tensor, backend: BackendName) -> Tensor:
-        return bayes_risk_ctc_loss(scores, *rest, risk, reduction="none", from_logits=True, backend=backend)
+        return bayes_risk_ctc_loss(scores, *rest, risk, backend=backend, **options)
 
-    return logits, loss
+    return scores.to(device), loss
 
 
 def _transducer(device: torch.device, shape: Shape) -> tuple[Tensor, Loss]:
@@ -127,3 +133,27 @@ def _transducer(device: torch.device, shape: Shape) -> tuple[Tensor, Loss]:
     size = shape.N, shape.T, shape.U + 1, shape.C
     logits = 2 * torch.randn(size, generator=torch.Generator().manual_seed(1)).to(device)
     return logits, lambda scores, backend: transducer_loss(scores, *rest, reduction="none", backend=backend)
+
+
+def _joint(device: torch.device, shape: Shape) -> tuple[Tensor, Loss]:
+    """Of the encoder's output; the prediction's, and the joint network's weights, are as they are."""
+    rest = _lengths(shape, device)
+    generator = torch.Generator().manual_seed(1)
+    sizes = (shape.N, shape.T, JOINT), (shape.N, shape.U + 1, JOINT), (shape.C, JOINT), (shape.C,)
+    encoder, *others = (torch.randn(size, generator=generator).to(device) for size in sizes)
+
+    def loss(scores: Tensor, backend: BackendName) -> Tensor:
+        prediction, weight, bias = (other.to(scores.dtype) for other in others)
+        inputs = scores, prediction, weight, bias
+        return transducer_joint_loss(*inputs, *rest, reduction="none", backend=backend)
+
+    return encoder, loss
+
+
+LOSSES: dict[str, Callable[[torch.device, Shape], tuple[Tensor, Loss]]] = {
+    **{name: partial(_ctc, risk=risk) for name, risk in RISKS.items()},
+    "CTC of log-probabilities": partial(_ctc, risk=None, from_logits=False),
+    "EarlyEmission of log-probabilities": partial(_ctc, risk=RISKS["EarlyEmission"], from_logits=False),
+    "transducer": _transducer,
+    "transducer of a joint network": _joint,
+}

@@ -22,8 +22,8 @@ from brctc.kernels.backend import backends
 FULL, SMALL = Shape(4, 150, 25, 500), Shape(2, 7, 3, 6)
 SPEED_SHAPES = [Shape(16, 250, 40, 500), Shape(16, 250, 40, 5000), Shape(32, 150, 30, 4231)]
 SMALL_SPEED_SHAPES = [Shape(4, 50, 10, 50)]
-SHARE_OF_SYSTEM = 0.01
-"""Of the time there is: what steps of one system are counted in."""
+SHARE_OF_STEPS = 0.5
+"""Of the time there is, in which the steps of all systems are counted; the rest makes and warms them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def check_machine(
 def plan_checks(device: torch.device, recipes: Sequence[Path], seconds: float) -> list[Check]:
     """What is short and most important comes first: the time may not suffice for all."""
     small = device.type == "cpu"
-    effort = Effort(small, 0.0 if small else SHARE_OF_SYSTEM * seconds)
+    systems = len([*system_checks(device, recipes, Effort(small, 0.0))])
+    effort = Effort(small, 0.0 if small else SHARE_OF_STEPS * seconds / max(1, systems))
     return [
         *kernel_checks(device, SMALL if small else FULL),
         *parallel_checks(),

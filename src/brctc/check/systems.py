@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from brctc.check.findings import Check, NotHereError, Outcome
 from brctc.data.batch import Batch
 from brctc.models import System
 from brctc.train import Objective, Recipe, load_recipe, parse_recipe
+from brctc.train.config import Stage
 from brctc.train.cost import ADAM_STATES, FLOAT_BYTES
 from brctc.train.devices import DEVICES, UTILISATION, Precision
 from brctc.train.objective import TOTAL
@@ -44,19 +46,21 @@ class Effort:
 
     small: bool
     seconds: float
-    """In which steps of one system are counted, once it is warm."""
+    """In which steps of one stage are counted, once it is warm."""
 
 
 def system_checks(device: torch.device, recipes: Sequence[Path], effort: Effort) -> Iterator[Check]:
-    """The last stage of each recipe in float32, and on a GPU in bfloat16."""
+    """Each stage of each recipe in float32, and on a GPU in bfloat16."""
     precisions: tuple[Precision, ...] = ("float32",) if device.type == "cpu" else ("float32", "bf16")
-    for path in recipes:
-        for precision in precisions:
-            run = partial(_measure, device, path, precision, effort)
-            yield Check(GROUP, f"{path.stem}, {precision}", run)
+    for path, precision in product(recipes, precisions):
+        stages = load_recipe(path).stages
+        for stage in stages:
+            name = path.stem if len(stages) == 1 else f"{path.stem}, stage {stage}"
+            run = partial(_measure, device, path, stage, precision, effort)
+            yield Check(GROUP, f"{name}, {precision}", run)
 
 
-def _measure(device: torch.device, path: Path, precision: Precision, effort: Effort) -> Outcome:
+def _measure(device: torch.device, path: Path, stage: str, precision: Precision, effort: Effort) -> Outcome:
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise NotHereError("this GPU has no bf16")
     recipe = load_recipe(path, {"precision": precision})
@@ -69,7 +73,7 @@ def _measure(device: torch.device, path: Path, precision: Precision, effort: Eff
     halved = 0
     while True:
         try:
-            return _steps(recipe, sizes, shape, device, effort, halved)
+            return _steps(recipe, recipe.stages[stage], sizes, shape, device, effort, halved)
         except torch.OutOfMemoryError:
             if shape.examples == 1:
                 raise
@@ -95,9 +99,14 @@ def _narrow(value: Any) -> Any:
 
 
 def _steps(
-    recipe: Recipe, sizes: Sizes, shape: BatchShape, device: torch.device, effort: Effort, halved: int
+    recipe: Recipe,
+    stage: Stage,
+    sizes: Sizes,
+    shape: BatchShape,
+    device: torch.device,
+    effort: Effort,
+    halved: int,
 ) -> Outcome:
-    stage = list(recipe.stages.values())[-1]
     torch.manual_seed(0)
     system = System(recipe.system_of(stage), sizes.input_size, sizes.vocab_sizes)
     objective = Objective(system, stage.losses, stage.trim).to(device)
