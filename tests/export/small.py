@@ -30,9 +30,10 @@ def small_model(encoder=OFFLINE, trim=None, features=None, texts=None, seed=1, *
     heard = config.encoder.input == "frames"
     features = features or FeatureConfig() if heard else None
     made = System(config, features.dim if features else sizes["source"], sizes)
+    spread = 0.2 * (16 / config.encoder.dim) ** 0.5  # a sum of more terms is no larger, nor is its rounding
     with torch.no_grad():
         for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+            parameter.add_(spread * torch.randn_like(parameter))
         for head in made.heads.values():
             head.weight.mul_(3)  # frames that differ a little shall say something else
     if features:
