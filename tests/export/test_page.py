@@ -8,6 +8,7 @@ import pytest
 import soundfile
 
 from brctc.decode import Recognizer
+from brctc.export.web import INSTALLED, RUNTIME_FILES
 from tests.cli.commands import brctc
 from tests.export.small import ONLINE, TRIM, recordings, save, small_model
 from tests.test_docs import EXPORT, ROOT, blocks
@@ -20,6 +21,9 @@ def folder(tmp_path_factory):
     save(small_model(trim=TRIM, seed=2), folder / "exp" / "mine")
     save(small_model(ONLINE), folder / "exp" / "online")
     recordings(folder)
+    (folder / INSTALLED).mkdir(parents=True)
+    for name in RUNTIME_FILES:
+        (folder / INSTALLED / name).touch()
     shutil.copy(folder / "u2.wav", folder / "talk.wav")
     prepare = ("prepare", "test.tsv", "--out", "data/prepared/mine", "--jobs", 1)
     assert brctc(folder, *prepare).code == 0
@@ -53,7 +57,7 @@ def test_graphs_are_compared_before_they_are_written(folder):
 def test_nothing_of_this_machine_is_written(folder):
     folder, _ = folder
     strange = [b".py", str(folder).encode(), str(ROOT).encode(), b"site-packages", b"/home/", b"/tmp/"]
-    for exported in ("mine-onnx", "online-int8", "online-sherpa"):
+    for exported in ("mine-onnx", "online-int8", "online-page", "online-sherpa"):
         for path in (folder / exported).iterdir():
             content = path.read_bytes()
             assert not [word for word in strange if word in content], path

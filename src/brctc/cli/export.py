@@ -24,6 +24,7 @@ class Command:
     Examples:
       brctc export exp/mine --out mine-onnx --for onnx
       brctc export exp/mine --out mine-sherpa --for sherpa --int8
+      brctc export exp/mine --out mine-page --for web
       brctc --import my_format export exp/mine --out mine-model --for my-format
     """
 
@@ -32,7 +33,8 @@ class Command:
     out: Annotated[Path, arg(metavar="DIR")]
     """Gets the model; it must not exist yet."""
     format: Annotated[str, arg(name="for", metavar="NAME")] = "bundle"
-    """Who takes it: "onnx", "sherpa" (sherpa-onnx), or "bundle", the model directory itself."""
+    """Who takes it: "onnx", "sherpa" (sherpa-onnx), "web" (a page), or "bundle", the
+    model directory itself."""
     int8: Flag = False
     """Graphs with weights of eight bits; size, speed and agreement are shown."""
     set: Assignments = ()

@@ -8,5 +8,14 @@ from brctc.export.base import EXPORTS, ExportConfig, export_model
 from brctc.export.bundle import BundleExport
 from brctc.export.onnx_format import OnnxExport
 from brctc.export.sherpa import SherpaExport
+from brctc.export.web import WebExport
 
-__all__ = ["EXPORTS", "BundleExport", "ExportConfig", "OnnxExport", "SherpaExport", "export_model"]
+__all__ = [
+    "EXPORTS",
+    "BundleExport",
+    "ExportConfig",
+    "OnnxExport",
+    "SherpaExport",
+    "WebExport",
+    "export_model",
+]

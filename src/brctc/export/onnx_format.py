@@ -21,18 +21,25 @@ class OnnxExport(ExportConfig):
     """Weights of eight bits."""
 
     def write(self, model: Model, out: Path) -> Sequence[str]:
-        system, outputs = model.system, graph_outputs(model.system.config, model.trim)
-        streaming = None
-        if system.config.streaming:
-            encoder = StepModule(system, outputs)
-            state = [StateTensor(tuple(p.shape[1:]), 0, not p.is_floating_point()) for p in encoder.state]
-            streaming = Streaming(sizes=stream_sizes(model), state=state)
-        else:
-            encoder = EncoderModule(system, outputs, model.trim)
-        modules = {"encoder": encoder}
-        for name in system.config.decoders:
-            modules |= {f"{name}.{part}": module for part, module in decoder_modules(system, name).items()}
-        return write_graphs(model, Plan("onnx", system.config, modules, streaming), out, self.int8)
+        return write_graphs(model, plan_for_onnx(model), out, self.int8)
+
+
+def plan_for_onnx(model: Model, decoders: bool = True) -> Plan:
+    """The graphs of a model, with those of its decoders or without."""
+    system, config = model.system, model.system.config
+    if not decoders:
+        config = config.model_copy(update={"decoders": {}})
+    outputs, streaming = graph_outputs(config, model.trim), None
+    if config.streaming:
+        encoder = StepModule(system, outputs)
+        state = [StateTensor(tuple(p.shape[1:]), 0, not p.is_floating_point()) for p in encoder.state]
+        streaming = Streaming(sizes=stream_sizes(model), state=state)
+    else:
+        encoder = EncoderModule(system, outputs, model.trim)
+    modules = {"encoder": encoder}
+    for name in config.decoders:
+        modules |= {f"{name}.{part}": module for part, module in decoder_modules(system, name).items()}
+    return Plan("onnx", config, modules, streaming)
 
 
 def stream_sizes(model: Model) -> StreamSizes:
