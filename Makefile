@@ -1,4 +1,4 @@
-# make venv | demo | test | test-slow | bench | lint | wheels: everything runs in .venv, which is made as needed.
+# make venv | demo | test | test-slow | test-integrations | bench | lint | wheels: everything runs in .venv, which is made as needed.
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export BRCTC_NATIVE := 1
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.h)
 
-.PHONY: venv demo test test-slow bench lint sanitize wheels clean
+.PHONY: venv demo test test-slow test-integrations bench lint sanitize wheels clean
 
 venv: .venv/ready
 
@@ -23,6 +23,15 @@ test: venv
 
 test-slow: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "slow and not exhaustive"
+
+# Frameworks themselves, in an environment of their own. Of two toolkits the modules alone are wanted, without what
+# else they need.
+test-integrations:
+	test -x .venv-integrations/bin/python || $(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/pip install --quiet --editable . pytest transformers accelerate lightning typeguard \
+		torch_complex
+	.venv-integrations/bin/pip install --quiet --no-deps espnet funasr
+	OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/frameworks tests/test_integrations.py
 
 bench: venv
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ctc_loss.py --json build/ctc_loss.json
@@ -49,4 +58,4 @@ sanitize: venv
 	tests/sanitize.sh
 
 clean:
-	rm -rf .venv build
+	rm -rf .venv .venv-integrations build

@@ -14,13 +14,7 @@ import pytest
 from brctc.train import load_sweep
 from tests.cli.commands import SMALL
 from tests.data.sounds import write_digits, write_sentences
-
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-OWN_DATA = ROOT / "docs" / "own-data.md"  # one thing after the other: tests/cli/test_own_data.py
-EXPORT = ROOT / "docs" / "export.md"  # one thing after the other: tests/export/test_page.py
-EXTENDING = ROOT / "docs" / "extending.md"  # files that belong together: tests/test_extending.py
+from tests.documents import DOCUMENTS, EXPORT, EXTENDING, INTEGRATIONS, OWN_DATA, PAGES, ROOT, blocks
 
 TINY = (
     *(change for change in SMALL if not change.startswith("corpus.")),
@@ -65,6 +59,7 @@ COMMANDS = {
     "pip install .": Elsewhere("test_wheel_builds_and_imports_beside_torch_alone installs it"),
     "make test": ["make", "-n", "test"],  # this is it
     "make test-slow": ["make", "-n", "test-slow"],
+    "make test-integrations": ["make", "-n", "test-integrations"],  # brings other frameworks
     "make demo": ["make", "-n", "demo"],
     "make lint": ["make", "-n", "lint"],
     "make bench": ["make", "-n", "bench"],
@@ -150,10 +145,6 @@ COMMANDS = {
 }
 
 
-def blocks(path: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.M | re.S)
-
-
 def test_a_benchmark_that_fails_is_no_missed_bar():
     """Both end with 1: what tells them apart is that everything was measured."""
     assert BARS_MET.search("MISSED speed: 1.00 (>= 2)\n\n4 of 5 bars met\n")
@@ -168,7 +159,7 @@ def documented_commands() -> list[str]:
 
 @pytest.mark.parametrize(
     "document",
-    [page for page in DOCUMENTS if page not in (OWN_DATA, EXPORT, EXTENDING)],
+    [page for page in DOCUMENTS if page not in (OWN_DATA, EXPORT, EXTENDING, INTEGRATIONS)],
     ids=lambda path: path.name,
 )
 def test_python_snippets(document):

@@ -26,7 +26,7 @@ LAYERS = [
     {"models"},
     {"skipping"},
     {"trimming", "data"},
-    {"functional", "forced_alignment"},
+    {"functional", "forced_alignment", "integrations"},
     {"align"},
     {"loss", "transducer", "schedule"},
     {"risk"},

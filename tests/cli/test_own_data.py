@@ -21,7 +21,7 @@ from tests.data.published import (
     write_wenetspeech,
 )
 from tests.data.sounds import RATE, noise, write
-from tests.test_docs import OWN_DATA, blocks
+from tests.documents import OWN_DATA, blocks
 
 WORDS = {"low": 300, "middle": 700, "high": 1500}  # Hz
 # what makes the page's recipes small enough; nothing else of its commands is changed

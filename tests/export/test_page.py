@@ -10,8 +10,8 @@ import soundfile
 from brctc.decode import Recognizer
 from brctc.export.web import INSTALLED, RUNTIME_FILES
 from tests.cli.commands import brctc
+from tests.documents import EXPORT, ROOT, blocks
 from tests.export.small import ONLINE, TRIM, recordings, save, small_model
-from tests.test_docs import EXPORT, ROOT, blocks
 
 
 @pytest.fixture(scope="module")

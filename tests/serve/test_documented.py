@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from tests.decode.streams import sound
+from tests.documents import ROOT, blocks
 from tests.serve.serving import expected, serving
-from tests.test_docs import ROOT, blocks
 
 DOCUMENT = ROOT / "docs" / "serve.md"
 COMMANDS = [
