@@ -246,7 +246,8 @@ def test_scores_are_those_of_the_output(output, tokens, said, capsys):
     text = "Ja, das ist gut."
     results = [Result(id, text, [], 0.0, 1.0, None, 0.0, 0.0, *[None] * 5) for id in ("a", "unknown")]
     show_scores(results, {"a": text}, default_metrics(output, tokens))
-    found = capsys.readouterr().err.splitlines()
+    *found, last = capsys.readouterr().err.splitlines()
+    assert last == "of 1 of 2; no reference: unknown"
     assert len(found) == len(said)
     assert all(line.startswith(begins) for line, begins in zip(found, said, strict=True))
 

@@ -20,7 +20,7 @@ from brctc.cli.shared import (
 from brctc.data import Prepared, Row, read_manifest
 from brctc.data.ctm import ctm_name
 from brctc.decode import Result, write_ctm, write_jsonl, write_srt, write_textgrid
-from brctc.decode.methods import RECIPE_KEYS, Method
+from brctc.decode.methods import RECIPE_KEYS, Method, recipe_search
 from brctc.decode.pool import Recognized, RecognizerPool
 from brctc.decode.recognizer import NO_ALIGNMENT
 from brctc.decode.sources import Source, check_features, prepared_source
@@ -31,6 +31,7 @@ from brctc.files import file_name
 from brctc.models import Model
 from brctc.runs import model_directory
 
+MOST_NAMED = 5
 FROM_RECIPE = arg(help_behavior_hint="(default: the recipe's)")
 
 
@@ -94,13 +95,15 @@ class Command:
             model, decoded = pool.recognizer.model, Decoded()
             if self.transcript:
                 check_transcript(model)
+            if self._with_times and reads_text(model):
+                raise ValueError("--ctm, --srt, --textgrid: the model reads text, which has no times")
             sources, texts = self._find_sources(model, decoded.failed)
             self._check_names(texts)
             found = pool.recognize(batches(sources, self.batch_size), **self._options(model))
             decoded.collect(found, self._with_times)
         if decoded.results:
             self._write(decoded.results)
-            show_scores(decoded.results, texts or {}, metrics_of(model))
+            show_scores(decoded.results, texts, metrics_of(model))
         decoded.complain()
 
     @property
@@ -124,9 +127,9 @@ class Command:
     def _options(self, model: Model) -> dict[str, Any]:
         """Of the search: those given, the recipe's, or the defaults."""
         given = {name: getattr(self, name) for name in RECIPE_KEYS if getattr(self, name) is not None}
-        recipe: dict[str, Any] = model.description.get("recipe", {}).get("decode", {})
         times = self._with_times or self.jsonl is not None
-        return {**recipe, **given, "times": times, "nbest": self.nbest, "others": self.transcript}
+        others = {"times": times, "nbest": self.nbest, "others": self.transcript}
+        return recipe_search(model.description) | given | others
 
     def _find_sources(
         self, model: Model, failed: list[str]
@@ -135,19 +138,19 @@ class Command:
         `failed`."""
         output = model.system.config.output
         if self.manifest is not None:
-            rows = read_manifest(self.manifest)
+            rows = read_manifest(self.manifest, ("id", "text" if reads_text(model) else "path"))
             return iter(rows), {row.id: row.texts.get(output, "") for row in rows}
         if self.prepared is not None:
             opened = Prepared(self.prepared, self.split)
             check_features("the model", model, opened)
             texts = {example.id: example.texts.get(output, "") for example in opened.examples}
             return stored_sources(opened, failed), texts
-        if model.system.config.encoder.input == "tokens":
-            return chain.from_iterable(map(read_lines, self.files)), None
         by_id: dict[str, Path] = {}
         for path in self.files:
             if by_id.setdefault(path.stem, path) != path:
                 raise ValueError(f"{by_id[path.stem]} and {path} would both be {path.stem}: use a manifest")
+        if reads_text(model):
+            return chain.from_iterable(read_lines(path, failed) for path in self.files), None
         return iter(self.files), None
 
     def _write(self, results: Sequence[Result]) -> None:
@@ -201,15 +204,29 @@ class Decoded:
             raise ValueError("\n  ".join([*several, *self.failed]))
 
 
-def read_lines(path: Path) -> Iterator[Row]:
-    """The sentences of a text file, called by its name and their lines."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path} is not UTF-8: {error.reason} in line {number}") from None
-            yield Row(f"{path.stem}:{number}", " ".join(text.split()))
+def read_lines(path: Path, failed: list[str]) -> Iterator[Row]:
+    """The sentences of a text file, named by it and their lines; what cannot be read goes to `failed`."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        failed.append(f"{path}: {error.strerror}")
+        return
+    if not lines or any(b"\0" in line for line in lines):
+        failed.append(
+            f"{path}: " + ("it is not text, which the model translates" if lines else "it is empty")
+        )
+        return
+    for number, line in enumerate(lines, start=1):
+        id = f"{path.stem}:{number}"
+        try:
+            yield Row(id, " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split()))
+        except UnicodeDecodeError as error:
+            failed.append(f"{id}: not UTF-8: {error.reason} at byte {error.start}")
+
+
+def reads_text(model: Model) -> bool:
+    """Whether it translates text."""
+    return model.system.config.encoder.input == "tokens"
 
 
 def check_transcript(model: Model) -> None:
@@ -252,11 +269,11 @@ def write_each(
 
 
 def show_scores(
-    results: Sequence[Result], texts: Mapping[str, str], metrics: Mapping[str, MetricConfig]
+    results: Sequence[Result], texts: Mapping[str, str] | None, metrics: Mapping[str, MetricConfig]
 ) -> None:
     """What the metrics say of those whose text is known; errors of characters with those of words."""
-    known = [result for result in results if texts.get(result.id, "").strip()]
-    if not known:
+    known = [result for result in results if texts and texts.get(result.id, "").strip()]
+    if not texts or not known:
         return
     references, found = [texts[result.id] for result in known], [result.text for result in known]
     asked = list(metrics.values())
@@ -264,3 +281,7 @@ def show_scores(
         asked.append(ErrorRateMetric(unit="word"))
     for metric in asked:
         print(metric.describe(references, found), file=sys.stderr)
+    without = [result.id for result in results if result not in known]
+    if without:
+        named = ", ".join(without[:MOST_NAMED]) + (", ..." if len(without) > MOST_NAMED else "")
+        print(f"of {len(known)} of {len(results)}; no reference: {named}", file=sys.stderr)

@@ -81,10 +81,13 @@ class PreparationError(ValueError):
         super().__init__("\n  ".join([f"{source}: {count}", *map(str, self.problems)]))
 
 
-def read_manifest(path: str | Path) -> list[Row]:
-    """The manifest's rows; a PreparationError names every malformed line and every duplicate id."""
+def read_manifest(path: str | Path, needed: Sequence[str] = ()) -> list[Row]:
+    """The manifest's rows; a PreparationError names every malformed line and every duplicate id.
+
+    `needed` are the columns that it must have; by default those that training needs.
+    """
     rows, problems = [], []
-    for found in iterate_manifest(path):
+    for found in iterate_manifest(path, needed):
         (problems if isinstance(found, Problem) else rows).append(found)
     problems += duplicate_ids(row.id for row in rows)
     if problems:
@@ -92,12 +95,12 @@ def read_manifest(path: str | Path) -> list[Row]:
     return rows
 
 
-def iterate_manifest(path: str | Path) -> Iterator[Row | Problem]:
+def iterate_manifest(path: str | Path, needed: Sequence[str] = ()) -> Iterator[Row | Problem]:
     """Row after row, a problem in place of one that is malformed; a manifest need not fit into memory."""
     path = Path(path)
     lines = text_lines(path)
     header = next(lines, "").split("\t")
-    _check_header(path, header)
+    _check_header(path, header, needed)
     for number, line in enumerate(lines, start=2):
         if not line.strip():
             continue
@@ -135,14 +138,14 @@ def text_lines(path: Path) -> Iterator[str]:
                 raise ValueError(f"{path} is not UTF-8: {error.reason} at {place}") from None
 
 
-def _check_header(path: Path, header: Sequence[str]) -> None:
+def _check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
     if len(header) > MOST_COLUMNS:
         raise ValueError(f"{path} has {len(header)} columns, expected at most {MOST_COLUMNS}")
     speech = any(name in header for name in SPEECH)
-    needed = (*REQUIRED, *(SPEECH if speech or "translation" not in header else ()))
-    missing = [name for name in needed if name not in header]
+    of_training = (*REQUIRED, *(SPEECH if speech or "translation" not in header else ()))
+    missing = [name for name in needed or of_training if name not in header]
     if missing:
-        texts = "" if speech or needed == REQUIRED else ", or 'translation' for texts alone"
+        texts = "" if needed or speech or of_training == REQUIRED else ", or 'translation' for texts alone"
         raise ValueError(f"{path} lacks the columns {missing}{texts}; its first line says {list(header)}")
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
@@ -160,7 +163,7 @@ def _parse_row(values: dict[str, str], folder: Path) -> Row:
     translation = values.get("translation")
     return Row(
         id=values["id"],
-        text=" ".join(values["text"].split()),
+        text=" ".join(values.get("text", "").split()),
         path=None if path is None else folder / path,
         duration=None if duration is None else _parse_duration(duration),
         speaker=values.get("speaker") or None,

@@ -27,6 +27,7 @@ EARLY_FINISH = (
 NO_ALIGNMENT = "the CTC output has no path that says these tokens"
 NO_CTC = "the model has no CTC output that would say when"
 NO_CLOCK = "the model takes features that were not made of audio: its frames have no duration"
+NO_SOUND = "the model reads text: its frames have no duration"
 NOT_WANTED = "times were not asked for"
 Spans = tuple[list[int], list[int]]
 """The first and the last frame of each token."""
@@ -261,7 +262,7 @@ class Recognizer:
             no_times = NO_ALIGNMENT
         if spans is not None:
             if clock is None or item.duration_s is None:
-                no_times = NO_CLOCK
+                no_times = NO_CLOCK if self.model.system.config.encoder.input == "frames" else NO_SOUND
             else:
                 subsampling = self.model.system.config.encoder.subsampling
                 pieces = [tokenizer.pieces[token] for token in tokens]
