@@ -1,6 +1,10 @@
 """Systems of translation, trained for real, with everything small: from manifests to scores."""
 
 import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +119,13 @@ def test_texts_that_are_too_long_for_ctc_are_counted_and_trained(tmp_path):
     train(recipe, tmp_path / "run", progress=False)
     log = (tmp_path / "run" / "train.log").read_text()
     assert "CTC skips 1 of the 2 translation texts of 'train', which have more tokens than frames: lo" in log
+    write_manifest(tmp_path / "train.tsv", [*(replace(rows[0], id=f"l{i}") for i in range(8)), rows[1]])
+    shutil.rmtree(tmp_path / "prepared")
+    train(recipe, tmp_path / "many", progress=False)
+    log = (tmp_path / "many" / "train.log").read_text()
+    (stored,) = re.findall("skips 8 of .*: l0, l1, l2, l3, l4, ...; all are in (.*)", log)
+    assert json.loads(Path(stored).read_text())["labels"]["too_long"] == [f"l{i}" for i in range(8)]
+    shutil.rmtree(tmp_path / "prepared")
     losses = {name: loss.model_dump() for name, loss in recipe.stages["first"].losses.items()}
     losses["final"]["infeasible"] = "refuse"
     strict = mt_recipe(tmp_path, stages={"only": {"steps": 2, "losses": losses}})

@@ -18,7 +18,6 @@ from brctc.files import write_json
 
 DURATION_TOLERANCE_S = 0.1
 """How far the manifest's seconds may be from the audio's: enough for roundings and codecs' delays."""
-MOST_NAMED = 5
 TooLong = Literal["refused", "counted", "ignored"]
 NOT_TEXT = ("Cc", "Cn", "Co", "Cs")
 """Unicode categories that no text needs: control, unassigned, private use, surrogate."""
@@ -143,17 +142,14 @@ class LabelCounts:
     fewest: int = 0
     most: int = 0
     texts: int = 0
-    too_long: int = 0
-    """Texts with more tokens than frames, where these are counted."""
-    longest: list[str] = field(default_factory=list)
-    """The first of them."""
+    too_long: list[str] = field(default_factory=list)
+    """Examples whose text has more tokens than frames, where these are counted."""
 
     def add(self, id: str, tokens: Sequence[Any], *, too_long: bool = False) -> None:
         """Counts one more text."""
         count = len(tokens)
         if too_long:
-            self.too_long += 1
-            self.longest = [*self.longest, id][:MOST_NAMED]
+            self.too_long.append(id)
         self.fewest = min(self.fewest, count) if self.texts else count
         self.most = max(self.most, count)
         self.labels += count
@@ -169,7 +165,6 @@ class LabelCounts:
             self.most = max(self.most, other.most)
             self.example = self.example or other.example
         self.too_long += other.too_long
-        self.longest = [*self.longest, *other.longest][:MOST_NAMED]
         self.labels += other.labels
         self.unknown += other.unknown
         self.texts += other.texts

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from brctc.data import PreparationError, Prepared, RowSource, Source, Tokenizer, prepare_corpus
 from brctc.data.batch import SOURCE
-from brctc.data.checks import LabelCounts, LengthCheck, TooLong
+from brctc.data.checks import LabelCounts, LengthCheck, TooLong, check_file_of
 from brctc.data.loading import text_of
 from brctc.data.manifest import Row
 from brctc.data.prepare import files_digest
@@ -109,12 +109,18 @@ def check_texts(
         if what := _lacking(split, tokenizers[check.text], labels):
             notes.append(what)
         if labels.too_long:
-            named = ", ".join(labels.longest) + (", ..." if labels.too_long > len(labels.longest) else "")
-            notes.append(
-                f"CTC skips {labels.too_long:,} of the {labels.texts:,} {check.text} texts of "
-                f"{split.split!r}, which have more tokens than frames: {named}"
-            )
+            notes.append(_skipped(split, check, labels))
     return notes
+
+
+def _skipped(split: Prepared, check: LengthCheck, labels: LabelCounts) -> str:
+    """The first ones; all are where the check is stored."""
+    count, path = len(labels.too_long), check_file_of(split.directory, split.split, check)
+    what = (
+        f"CTC skips {count:,} of the {labels.texts:,} {check.text} texts of {split.split!r}, which have more "
+        f"tokens than frames: {', '.join(labels.too_long[:MOST_NAMED])}"
+    )
+    return what if count <= MOST_NAMED else f"{what}, ...; all are in {path}"
 
 
 def _lacking(split: Prepared, tokenizer: Tokenizer, labels: LabelCounts) -> str | None:
