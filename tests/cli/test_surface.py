@@ -43,7 +43,7 @@ SURFACE = {
     ],
     "tune": [
         "RUN!", "--prepared", "--split", "--ctc-weights", "--length-rewards", "--beam", "--limit", "--jobs",
-        "--out",
+        "--keep", "--out",
     ],
     "evaluate": [
         "RUN ...!", "--prepared", "--split", "--beam", "--limit", "--repeats", "--rtf-share", "--beams",
@@ -78,7 +78,7 @@ DEFAULTS = {
         "--jobs": "1",
     },
     "serve": {"--host": "127.0.0.1", "--port": "8000", "--wyoming-port": "not spoken", "--workers": "1"},
-    "tune": {"--split": "dev", "--beam": "5", "--limit": "all", "--jobs": "1"},
+    "tune": {"--split": "dev", "--beam": "the recipe's", "--limit": "the recipe's, or all", "--jobs": "1"},
     "evaluate": {
         "--split": "test",
         "--beam": "the recipe's",

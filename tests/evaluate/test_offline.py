@@ -100,6 +100,17 @@ def test_systems_say_what_they_are(trained, evaluation):
     assert evaluation.machine["torch"] == torch.__version__
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(None, "prepared"), ("manifests", "prepared"), ("spoken-text", "spoken-text")]
+)
+def test_results_are_of_the_corpus_that_was_decoded(trained, kind, name):
+    """A model of real speech that is tried on synthetic speech has results on synthetic speech."""
+    split = Prepared(trained.test.directory, "test")
+    split.origin = kind and {"corpus": {"kind": kind}}
+    options = dataclasses.replace(QUICK, limit=1, batch=1, beams=())
+    assert evaluate_models({"vanilla": trained.vanilla / "model"}, split, options).corpus == name
+
+
 def test_times_take_turns(evaluation):
     for system in evaluation.systems:
         timed = system.real_time

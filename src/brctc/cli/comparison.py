@@ -6,8 +6,13 @@ from pathlib import Path
 
 from brctc.cli.shared import progress_bars, show_preparing, show_results
 from brctc.data import Prepared
+from brctc.decode.methods import TUNED
 from brctc.evaluate import EvaluationOptions
+from brctc.evaluate.decoding import Progress
+from brctc.evaluate.grid import keep_best, tune
+from brctc.models import load_model
 from brctc.report import make_report
+from brctc.runs import RunDirectory
 from brctc.train import Recipe
 from brctc.train.corpus import ensure_prepared
 from brctc.train.launch import Workers, train_all
@@ -38,6 +43,8 @@ def compare(
         train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:
             runs = [out / name for name in recipes]
+            for name, recipe in recipes.items():
+                tune_once(recipe, RunDirectory(out / name).model, bars)
             page = out / "report.html"
             evaluation = make_report(
                 runs, page, split=splits[0], others=splits[1:], options=options, progress=bars
@@ -47,6 +54,16 @@ def compare(
     show_results(evaluation)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
     print(f"{minutes} min {seconds} s. The report is {out / 'report.html'}.")
+
+
+def tune_once(recipe: Recipe, model: Path, progress: Progress) -> None:
+    """A model finds its weights of the joint search if its recipe asks for that, unless it has."""
+    if recipe.decode.tune is None or TUNED in load_model(model).description:
+        return
+    dev = Prepared(recipe.corpus.prepared, "dev")
+    keep_best(
+        model, tune(model, dev, tell=lambda what, *done: progress(f"{what}, {model.parent.name}", *done))
+    )
 
 
 def test_sets(recipe: Recipe) -> list[str]:

@@ -8,19 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from brctc.cli.runs import Limit, PreparedOfRuns, open_models
-from brctc.cli.shared import OptionalFile, Processes, check_file, progress_bars
-from brctc.decode.methods import choose_search
-from brctc.decode.pool import RecognizerPool
-from brctc.decode.sources import check_features
-from brctc.evaluate.decoding import spread_indices
-from brctc.evaluate.defaults import metrics_of
-from brctc.evaluate.grid import CTC_WEIGHTS, LENGTH_REWARDS, GridPoint, search_grid
-from brctc.evaluate.metrics import MetricInfo
+from brctc.cli.runs import PreparedOfRuns, open_models
+from brctc.cli.shared import Flag, OptionalFile, Processes, check_file, progress_bars
+from brctc.evaluate.grid import GridConfig, Tuned, grid_of, keep_best, tune
 from brctc.evaluate.results import to_json
 from brctc.files import write_text
+from brctc.models import load_model
 
-Numbers = Annotated[tuple[float, ...], arg(metavar="FLOAT ...")]
+Numbers = Annotated[
+    tuple[float, ...] | None, arg(metavar="FLOAT ...", help_behavior_hint="(default: the recipe's)")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,7 @@ class Command:
     - Never tune on the test set: what is found there is not what others will see.
 
     Examples:
-      brctc tune exp/translation --limit 200
+      brctc tune exp/translation --limit 200 --keep
       brctc tune exp/translation --ctc-weights 0 0.1 0.3 --length-rewards 0 0.5 --beam 5
     """
 
@@ -40,16 +37,20 @@ class Command:
     """A directory that `brctc prepare` or `brctc train` has written."""
     split: str = "dev"
     """The split to tune on."""
-    ctc_weights: Numbers = CTC_WEIGHTS
+    ctc_weights: Numbers = None
     """Of the joint CTC/attention search."""
-    length_rewards: Numbers = LENGTH_REWARDS
+    length_rewards: Numbers = None
     """For every token."""
-    beam: int = 5
+    beam: Annotated[int | None, arg(help_behavior_hint="(default: the recipe's)")] = None
     """Hypotheses that the search keeps."""
-    limit: Limit = None
+    limit: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the recipe's, or all)")] = (
+        None
+    )
     """Decode so many examples, spread over the split."""
     jobs: Processes = 1
     """Processes, where there is no GPU."""
+    keep: Flag = False
+    """The model keeps the best pair: decoding, evaluation and reports search with it from now on."""
     out: OptionalFile = None
     """Gets the scores as JSON."""
 
@@ -58,23 +59,29 @@ class Command:
         check_file(self.out)
         models, (corpus,) = open_models([self.run_dir], self.prepared, self.split)
         (directory,) = models.values()
-        with RecognizerPool(directory, self.jobs) as pool, progress_bars() as progress:
-            model = pool.recognizer.model
-            choose_search("attention", model.system.config)
-            check_features(str(self.run_dir), model, corpus)
-            metric = next(iter(metrics_of(model).values()))
-            chosen = spread_indices(len(corpus), self.limit)
-            weights = self.ctc_weights, self.length_rewards
-            points = search_grid(pool, corpus, chosen, metric, *weights, self.beam, progress)
+        given = {
+            "ctc_weights": self.ctc_weights,
+            "length_rewards": self.length_rewards,
+            "utterances": self.limit,
+        }
+        changes = {key: value for key, value in given.items() if value is not None}
+        grid = GridConfig.model_validate(grid_of(load_model(directory)).model_dump() | changes)
+        with progress_bars() as progress:
+            tuned = tune(directory, corpus, grid, self.beam, self.jobs, progress)
         if self.out is not None:
-            write_text(self.out, to_json(tuple(points)) + "\n")
-        Console().print(grid_table(points, metric.info(), f"{self.split}, {len(chosen)} examples"))
-        best = points[0]
+            write_text(self.out, to_json(tuple(tuned.points)) + "\n")
+        Console().print(grid_table(tuned))
+        best = tuned.points[0]
         print(f"The best: --ctc-weight {best.ctc_weight:g} --length-reward {best.length_reward:g}")
+        if self.keep:
+            keep_best(directory, tuned)
+            print(f"{directory} keeps them.")
 
 
-def grid_table(points: list[GridPoint], info: MetricInfo, where: str) -> Table:
+def grid_table(tuned: Tuned) -> Table:
     """CTC weights down, length rewards across."""
+    info, points = tuned.metric, tuned.points
+    where = f"{tuned.split}, {tuned.examples} examples"
     unit = f" [{info.unit}]" if info.unit else ""
     table = Table(title=f"{info.title}{unit}, {where}", title_justify="left", box=None, pad_edge=False)
     rewards = sorted({point.length_reward for point in points})

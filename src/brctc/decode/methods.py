@@ -14,6 +14,8 @@ WITH_BEAM: dict[str, str] = {"ctc-greedy": "ctc-beam", "transducer-greedy": "tra
 
 RECIPE_KEYS = ("method", "beam", "ctc_weight", "length_reward", "skip_blanks")
 """What a recipe says of a search."""
+TUNED, TUNED_KEYS = "tuned", ("ctc_weight", "length_reward")
+"""What tuning has found instead, and where a model's description says it."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ def decoder_of(method: str) -> str | None:
 
 
 def recipe_search(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `Recognizer.recognize` that the recipe in a model's description names."""
+    """The options of `Recognizer.recognize` that a model's description names: its recipe's, and those that
+    were tuned."""
     decode: dict[str, Any] = description.get("recipe", {}).get("decode", {})
-    return {key: decode[key] for key in RECIPE_KEYS if key in decode}
+    tuned: dict[str, Any] = description.get(TUNED, {})
+    found = {key: decode[key] for key in RECIPE_KEYS if key in decode}
+    return found | {key: tuned[key] for key in TUNED_KEYS if key in tuned}

@@ -1,17 +1,32 @@
 """The weights of the joint CTC/attention search: a grid of them, of one pass of the encoder (table 8)."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
+from pydantic import Field
+
+from brctc.config import Config, Count
 from brctc.data import Prepared
-from brctc.decode.methods import Search
+from brctc.decode.methods import TUNED, Search, choose_search, recipe_search
 from brctc.decode.pool import RecognizerPool
-from brctc.decode.sources import prepared_source
-from brctc.evaluate.decoding import Progress, by_length
-from brctc.evaluate.metrics import MetricConfig, Score
+from brctc.decode.sources import check_features, prepared_source
+from brctc.evaluate.decoding import Progress, by_length, spread_indices
+from brctc.evaluate.defaults import metrics_of
+from brctc.evaluate.metrics import MetricConfig, MetricInfo, Score
+from brctc.models import Model
+from brctc.models.bundle import describe_model
 
-CTC_WEIGHTS = LENGTH_REWARDS = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""The paper's."""
+PAPERS = (0.0, 0.2, 0.4, 0.6, 0.8)
+
+
+class GridConfig(Config):
+    """A grid over both weights, by default the paper's. Which point is best is found on a development set."""
+
+    ctc_weights: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], Field(min_length=1)] = PAPERS
+    length_rewards: Annotated[tuple[float, ...], Field(min_length=1)] = PAPERS
+    utterances: Count | None = None
+    """So many of the development set, spread over it; all by default."""
 
 
 class GridPoint(NamedTuple):
@@ -22,13 +37,59 @@ class GridPoint(NamedTuple):
     score: Score
 
 
+class Tuned(NamedTuple):
+    """A grid that was searched."""
+
+    points: list[GridPoint]
+    """The best first."""
+    metric: MetricInfo
+    split: str
+    examples: int
+
+
+def grid_of(model: Model) -> GridConfig:
+    """The one that the model's recipe asks for, or the paper's."""
+    asked = model.description.get("recipe", {}).get("decode", {}).get("tune")
+    return GridConfig() if asked is None else GridConfig.model_validate(asked)
+
+
+def tune(
+    directory: Path,
+    prepared: Prepared,
+    grid: GridConfig | None = None,
+    beam: int | None = None,
+    jobs: int = 1,
+    tell: Progress | None = None,
+) -> Tuned:
+    """Searches a grid with a model on a split, by its main metric; without a grid or beam, the recipe's."""
+    with RecognizerPool(directory, jobs) as pool:
+        model = pool.recognizer.model
+        choose_search("attention", model.system.config)
+        check_features(str(directory), model, prepared)
+        grid = grid or grid_of(model)
+        size: int = beam or recipe_search(model.description).get("beam", 10)
+        metric = next(iter(metrics_of(model).values()))
+        chosen = spread_indices(len(prepared), grid.utterances)
+        points = search_grid(
+            pool, prepared, chosen, metric, grid.ctc_weights, grid.length_rewards, size, tell
+        )
+    return Tuned(points, metric.info(), prepared.split, len(chosen))
+
+
+def keep_best(directory: Path, tuned: Tuned) -> None:
+    """The model searches with the best point from now on."""
+    best = tuned.points[0]
+    found = {"ctc_weight": best.ctc_weight, "length_reward": best.length_reward}
+    describe_model(directory, {TUNED: found | {"split": tuned.split, "utterances": tuned.examples}})
+
+
 def search_grid(
     pool: RecognizerPool,
     prepared: Prepared,
     chosen: Sequence[int],
     metric: MetricConfig,
-    ctc_weights: Sequence[float] = CTC_WEIGHTS,
-    length_rewards: Sequence[float] = LENGTH_REWARDS,
+    ctc_weights: Sequence[float] = PAPERS,
+    length_rewards: Sequence[float] = PAPERS,
     beam: int = 10,
     tell: Progress | None = None,
 ) -> list[GridPoint]:

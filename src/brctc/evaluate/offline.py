@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from brctc.data import CORPORA, Prepared, pad
-from brctc.decode.methods import WITH_BEAM, Method, choose_search, decoder_of, recipe_search
+from brctc.decode.methods import (
+    TUNED,
+    WITH_BEAM,
+    Method,
+    Search,
+    choose_search,
+    decoder_of,
+    recipe_search,
+)
 from brctc.decode.pool import RecognizerPool
 from brctc.decode.sources import check_features, prepared_source, read_source
 from brctc.evaluate.decoding import Progress, by_length, decode_examples, spread_indices
@@ -27,6 +35,7 @@ from brctc.evaluate.results import (
     SPREAD,
     BeamPoint,
     Evaluation,
+    JointSearch,
     SetResults,
     SystemOnSet,
     SystemResult,
@@ -132,7 +141,7 @@ def evaluate_models(
         results = _timed(arms, decoded[0].systems, clock, options)
         swept = _sweep(arms, clock, options)
     return Evaluation(
-        corpus=_corpus(arms[0].model, prepared),
+        corpus=_corpus(prepared),
         split=prepared.split,
         utterances=decoded[0].utterances,
         duration_s=decoded[0].duration_s,
@@ -269,6 +278,16 @@ class _Arm:
             return encoded.seen_by(self.decoder_name, self.skips).hidden.lengths
         return encoded.kept_lengths(tap, self.rule) if self.rule else encoded.taps[tap].lengths
 
+    @property
+    def joint_search(self) -> JointSearch | None:
+        """The weights of the joint CTC/attention search; None of another."""
+        if self.method != "attention":
+            return None
+        search = Search(**self.options)
+        tuned: dict[str, Any] = self.model.description.get(TUNED, {})
+        where = f"{tuned['split']}, {tuned['utterances']:,} utterances" if tuned else ""
+        return JointSearch(search.ctc_weight, search.length_reward, where)
+
     def result(self, found: SystemOnSet, real_time: RealTime, batch_time: RealTime | None) -> SystemResult:
         """All that is known of the system."""
         description = self.model.description
@@ -287,6 +306,7 @@ class _Arm:
             down_sampling=found.down_sampling,
             real_time=real_time,
             batch_time=batch_time,
+            search=self.joint_search,
         )
 
 
@@ -321,8 +341,8 @@ def _risk(model: Model) -> str:
     return f"{risks[0]['kind']} {risks[0]['factor']:g}"
 
 
-def _corpus(model: Model, prepared: Prepared) -> str:
-    """The kind of the corpus, where it is a known one; or else the name of the folder."""
-    kind = model.description.get("corpus")
+def _corpus(prepared: Prepared) -> str:
+    """The kind of the corpus that is measured on, where it is a known one; or else the name of its folder."""
+    kind = ((prepared.origin or {}).get("corpus") or {}).get("kind")
     known = isinstance(kind, str) and kind in CORPORA and kind not in OWN_DATA
     return str(kind) if known else prepared.directory.name

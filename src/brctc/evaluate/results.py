@@ -24,6 +24,15 @@ BLANKS_SKIPPED = ", blanks skipped"
 """Behind the name of a system whose decoder does not see them."""
 
 
+class JointSearch(NamedTuple):
+    """The weights of a joint CTC/attention search."""
+
+    ctc_weight: float
+    length_reward: float
+    tuned_on: str = ""
+    """Where they were found to be the best of a grid; empty if they were given."""
+
+
 @dataclass(frozen=True)
 class SystemResult:
     """One system on the test set."""
@@ -53,6 +62,8 @@ class SystemResult:
     """Of one example alone."""
     batch_time: RealTime | None = None
     """Of an example in a batch."""
+    search: JointSearch | None = None
+    """Of the joint CTC/attention search."""
 
     @property
     def run(self) -> str:

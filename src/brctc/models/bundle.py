@@ -101,6 +101,15 @@ def save_model(
             old.unlink(missing_ok=True)
 
 
+def describe_model(directory: str | Path, changes: Mapping[str, Any]) -> None:
+    """Changes keys of a model's description, None removes one; the rest of the model stays as it is."""
+    path = Path(directory) / DESCRIPTION
+    content = read_json(path)
+    described = content["description"] | changes
+    content["description"] = {key: value for key, value in described.items() if value is not None}
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False))
+
+
 class Weights(Config):
     """The file of the weights."""
 

@@ -53,6 +53,11 @@ def results_table(evaluation: Evaluation, *, paper: bool = True) -> Table:
         columns += [[measure.of_paper(result) for measure in measures] for result in results]
     rows = zip([measure.title for measure in measures], *columns, strict=True)
     notes = dict.fromkeys(info.note for info in evaluation.metrics.values() if info.note)
+    notes |= dict.fromkeys(
+        f"CTC weight and length reward: the best of a grid on {system.search.tuned_on}"
+        for system in evaluation.systems
+        if system.search and system.search.tuned_on
+    )
     return Table(tuple(groups), tuple(rows), tuple(notes))
 
 
@@ -171,11 +176,8 @@ def _measures(evaluation: Evaluation) -> list[Measure]:
             compares=True,
         ),
         *_batch_measures(evaluation),
-        Measure(
-            "search",
-            lambda s: s.method if s.beam is None else f"{s.method}, beam {s.beam}",
-            lambda p: f"beam {p.beam}",
-        ),
+        Measure("search", _search, lambda p: f"beam {p.beam}"),
+        *_joint_measures(evaluation),
         Measure("risk at the end", lambda s: s.risk, lambda p: f"early-finish {p.risk:g}"),
         Measure("parameters", lambda s: f"{s.parameters / 1e6:.2f} M"),
         Measure("training", _training, lambda p: f"{p.epochs} epochs"),
@@ -225,6 +227,18 @@ def _batch_measures(evaluation: Evaluation) -> list[Measure]:
     ]
 
 
+def _joint_measures(evaluation: Evaluation) -> list[Measure]:
+    """The weights of systems that search with CTC and attention."""
+    if all(system.search is None for system in evaluation.systems):
+        return []
+
+    def weights(system: SystemResult) -> str:
+        found = system.search
+        return f"{found.ctc_weight:g}, {found.length_reward:g}" if found else NOTHING
+
+    return [Measure("  CTC weight, length reward", weights)]
+
+
 def metric_title(evaluation: Evaluation, name: str) -> str:
     """Metrics that are called the same are told apart by their names."""
     title = evaluation.metrics[name].title
@@ -268,6 +282,10 @@ def _difference(found: Difference | None, info: MetricInfo) -> str:
 
 def _factor(system: SystemResult) -> str:
     return f"{system.down_sampling.factor:.3f}" + ("" if system.trims else " if trimmed")
+
+
+def _search(system: SystemResult) -> str:
+    return system.method if system.beam is None else f"{system.method}, beam {system.beam}"
 
 
 def _training(system: SystemResult) -> str:

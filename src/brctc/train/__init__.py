@@ -6,6 +6,7 @@ check_extra()
 
 
 from brctc.data.sampling import BatchConfig, CurriculumConfig
+from brctc.train.begin import is_trained
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -31,7 +32,7 @@ from brctc.train.recipe import RecipeError, load_recipe, parse_recipe, read_reci
 from brctc.train.risks import RISKS, RiskConfig
 from brctc.train.schedule import learning_rate
 from brctc.train.signals import Interrupted, NonFiniteError
-from brctc.train.stages import is_trained, train
+from brctc.train.stages import train
 from brctc.train.sweep import Cell, Plan, load_sweep
 from brctc.train.timing import loss_seconds, step_shares
 

@@ -11,6 +11,7 @@ from brctc.data.corpora.base import AnyCorpus
 from brctc.data.features import check_streams
 from brctc.data.sampling import BatchConfig, CurriculumConfig
 from brctc.decode.methods import decoder_of
+from brctc.evaluate.grid import GridConfig
 from brctc.evaluate.metrics import AnyMetric
 from brctc.models import SystemConfig, TrimConfig
 from brctc.models.base import check_name
@@ -152,6 +153,15 @@ class DecodeConfig(Config):
     skip_blanks: Probability | None = None
     """attention, transducer: the decoder sees no frame whose CTC blank is more likely than this. Its loss has
     the same key, for training."""
+    tune: GridConfig | None = None
+    """attention: `brctc compare` finds ctc_weight and length_reward on the development set, for each trained
+    model its own; the model keeps them."""
+
+    @model_validator(mode="after")
+    def _tunes_attention(self) -> "DecodeConfig":
+        if self.tune is not None and self.method != "attention":
+            raise KeyedError("tune", f"is for the search attention; {self.method} has no such weights")
+        return self
 
 
 class Recipe(Config):

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory
+from brctc.train.begin import adopt, is_trained
 from brctc.train.config import Recipe
 from brctc.train.journal import describe_look
-from brctc.train.stages import is_trained
 
 POLL_S = 0.5
 TAIL_BYTES = 1 << 16
@@ -58,6 +58,8 @@ def train_all(recipes: Mapping[str, Recipe], directory: Path, workers: Workers) 
     When one fails, or on Ctrl-C, all end their step and write a checkpoint.
     """
     waiting = [name for name, recipe in recipes.items() if not is_trained(recipe, directory / name)]
+    for name in recipes.keys() - set(waiting):
+        adopt(recipes[name], RunDirectory(directory / name))
     at_once = workers.at_once or len(recipes)
     with _display(recipes, directory) as show, _trainings() as trainings:
         while True:

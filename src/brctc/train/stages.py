@@ -1,7 +1,6 @@
 """A whole training: all stages of a recipe, from prepared data to a model that can be decoded."""
 
 import fcntl
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from brctc.files import read_json, remove_unfinished, write_json
 from brctc.models import System, count_parameters, load_model, save_model
 from brctc.progress import ProgressDisplay
 from brctc.runs import RunDirectory, model_directory
+from brctc.train.begin import begin_or_continue
 from brctc.train.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -43,7 +43,7 @@ from brctc.train.inherit import inherit, inherit_start
 from brctc.train.journal import Journal
 from brctc.train.loop import StageLoop
 from brctc.train.objective import Objective
-from brctc.train.recipe import RecipeError, differences, read_recipe
+from brctc.train.recipe import RecipeError
 from brctc.train.run_context import Moment, Run
 from brctc.train.signals import StopSignal
 
@@ -99,7 +99,7 @@ def _make_ready(
 ) -> list[Path]:
     """What the first process does alone: the run is begun or continued, and its corpus is there. Returns
     the checkpoints that were set aside."""
-    _begin_or_continue(recipe, files, resume)
+    begin_or_continue(recipe, files, resume)
     if files.has_model:
         return []
     for written in (files.path, files.checkpoints, files.snapshots):
@@ -173,49 +173,6 @@ def _begin(
     elif run.recipe.model.normalisation == "global" and run.train.storage.kind != "text":
         objective.system.set_statistics(*run.train.statistics())
     return objective, None
-
-
-def is_trained(recipe: Recipe, run_dir: str | Path) -> bool:
-    """Whether the run is there and complete; one that was begun with another recipe is refused."""
-    run = RunDirectory(run_dir)
-    if has_begun(run):
-        check_same_recipe(recipe, run)
-    return run.has_model
-
-
-def _begin_or_continue(recipe: Recipe, run: RunDirectory, resume: bool) -> None:
-    if not has_begun(run):
-        begin_run(recipe, run)
-    elif not resume:
-        raise FileExistsError(f"{run.path} holds a run already: resume it, or choose another directory")
-    else:
-        check_same_recipe(recipe, run)
-
-
-def has_begun(run: RunDirectory) -> bool:
-    """Whether there is anything to continue: a run that failed before its first checkpoint is none."""
-    return run.exists and (run.has_model or bool(list_checkpoints(run.checkpoints)))
-
-
-def check_same_recipe(recipe: Recipe, run: RunDirectory) -> None:
-    """Refuses a run that was begun with another recipe."""
-    content = recipe.model_dump(mode="json")
-    other = read_recipe(run.path).model_dump(mode="json")
-    starts = [Path(found["start"]).resolve() for found in (other, content) if found["start"] is not None]
-    if len(starts) == 2 and starts[0] == starts[1]:  # however it is written
-        other["start"] = content["start"]
-    if json.dumps(other) != json.dumps(content):  # the order of stages counts too
-        order = ("the order of stages", list(other["stages"]), list(content["stages"]))
-        key, before, now = next(differences(other, content), order)
-        what = f"{key} was {before!r}, now it is {now!r}"
-        raise RecipeError(f"{run.path} was begun with another recipe: {what}")
-
-
-def begin_run(recipe: Recipe, run: RunDirectory) -> None:
-    """Writes down what the run is; what a run that failed at once has left is replaced."""
-    for written in (run.tokens_file, run.data_file):
-        written.unlink(missing_ok=True)
-    write_json(run.recipe_file, recipe.model_dump(mode="json"))
 
 
 def _objective(run: Run, stage: int) -> Objective:
