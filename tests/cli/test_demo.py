@@ -120,7 +120,7 @@ def test_compare_without_a_test_split_is_refused_before_it_trains(tmp_path):
         write_split(tmp_path / "prepared", split, {"a": ("1", np.zeros((20, 40), np.float32), None)})
     changes = {"corpus": corpus, "features": {"num_bins": 40}}
     recipe = parse_recipe(recipe.model_dump(mode="json") | changes)
-    with pytest.raises(ValueError, match="prepared has no prepared split 'test'"):
+    with pytest.raises(ValueError, match="the corpus has no test: name what there is, as in --split dev"):
         compare({"vanilla": recipe}, tmp_path / "exp")
     assert not (tmp_path / "exp").exists()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from brctc.cli.shared import progress_bars, show_preparing, show_results
 from brctc.data import Prepared
+from brctc.data.split import splits_in
 from brctc.decode.methods import TUNED
 from brctc.evaluate import EvaluationOptions
 from brctc.evaluate.decoding import Progress
@@ -38,8 +39,7 @@ def compare(
     try:
         prepare_corpus_of(first)
         splits = splits or test_sets(first)
-        for split in splits:  # before hours of training: there is something to decode
-            Prepared(first.corpus.prepared, split)
+        check_splits(first, splits)  # before hours of training: there is something to decode
         train_all(recipes, out, workers or LocalWorkers())
         with progress_bars() as bars:
             runs = [out / name for name in recipes]
@@ -64,6 +64,15 @@ def tune_once(recipe: Recipe, model: Path, progress: Progress) -> None:
     keep_best(
         model, tune(model, dev, tell=lambda what, *done: progress(f"{what}, {model.parent.name}", *done))
     )
+
+
+def check_splits(recipe: Recipe, splits: Sequence[str]) -> None:
+    """Refuses test sets that the corpus does not have."""
+    there = splits_in(Path(recipe.corpus.prepared))
+    for split in splits:
+        if split not in there:
+            raise ValueError(f"the corpus has no {split}: name what there is, as in --split {there[0]}")
+        Prepared(recipe.corpus.prepared, split)
 
 
 def test_sets(recipe: Recipe) -> list[str]:
