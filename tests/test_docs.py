@@ -121,7 +121,7 @@ COMMANDS = {
     # docs/translation.md
     "brctc compare multi30k/mt-vanilla multi30k/mt-brctc --out exp/multi30k-mt": TRANSLATION,
     "brctc compare multi30k/st-vanilla multi30k/st-brctc --out exp/multi30k-st": TRANSLATION,
-    "brctc tune exp/multi30k-mt/mt-brctc --limit 200": TRANSLATION,
+    "brctc tune exp/multi30k-mt/mt-brctc --limit 200 --keep": TRANSLATION,
     "brctc decode exp/multi30k-mt/mt-brctc news.txt --beam 5 --ctc-weight 0.2 --nbest 5 --jsonl news.jsonl": (
         TRANSLATION
     ),
